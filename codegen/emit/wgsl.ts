@@ -1,0 +1,155 @@
+/** Prints specialised device functions as WGSL. */
+import {
+  type Expression,
+  type For,
+  type Intrinsic,
+  isVector,
+  type Literal,
+  type Parameter,
+  type ScalarName,
+  type SpecializedFunction,
+  type Type,
+} from '../ir.js';
+import { chooseByBranch } from './branches.js';
+import {
+  type Dialect,
+  floatText,
+  parenthesize,
+  printArguments,
+  printed,
+  printOrigin,
+  printStatements,
+  rank,
+  stepText,
+  text,
+  unsignedText,
+} from './text.js';
+
+const scalars: Readonly<Record<ScalarName, string>> = { f32: 'f32', f16: 'f32', i32: 'i32', u32: 'u32', bool: 'bool' };
+
+export interface WgslOptions {
+  /** Whether the module enables `f16`: halves then round natively instead of through a packed word. */
+  readonly f16: boolean;
+}
+
+function valueName(type: Type): string {
+  if (typeof type !== 'string') {
+    if (type.kind === 'lookup') throw new TypeError('a lookup is not a value');
+    return `array<${valueName(type.element)}, ${type.length.kind === 'literal' ? String(type.length.value) : '?'}>`;
+  }
+  return isVector(type) ? type : scalars[type];
+}
+
+function isLookup(type: Type | 'void'): boolean {
+  return typeof type !== 'string' && type.kind === 'lookup';
+}
+
+function isArray(type: Type | 'void'): boolean {
+  return typeof type !== 'string' && type.kind === 'array';
+}
+
+function parameter({ name, type }: Parameter): string {
+  return isArray(type) ? `${name}: ptr<function, ${valueName(type)}>` : `${name}: ${valueName(type)}`;
+}
+
+const functions: Readonly<Record<string, string>> = {
+  bitsOf: 'bitcast<u32>',
+  fromBits: 'bitcast<f32>',
+  unpackHalf2: 'unpack2x16float',
+};
+const vectorOperators: Readonly<Record<string, string>> = {
+  vectorAdd: '+',
+  vectorSubtract: '-',
+  vectorMultiply: '*',
+  vectorScale: '*',
+};
+
+function literalText({ type, value }: Literal): string {
+  if (typeof value === 'boolean') return String(value);
+  if (type === 'u32') return unsignedText(value);
+  return type === 'i32' ? String(value) : floatText(value);
+}
+
+/** `pointers`: the array parameters, which WGSL holds as pointers. */
+function createDialect(options: WgslOptions, pointers: ReadonlySet<string>): Dialect {
+  const halved = (value: string): string =>
+    options.f16 ? `f32(f16(${value}))` : `unpack2x16float(pack2x16float(vec2f(${value}, 0.0))).x`;
+
+  function intrinsic(expression: Intrinsic): string {
+    const { name } = expression;
+    const values = printArguments(wgsl, expression.arguments);
+    if (name === 'packHalf2') return `pack2x16float(vec2f(${values}))`;
+    const operator = vectorOperators[name];
+    if (operator) {
+      const [left, right] = expression.arguments.map((argument) => parenthesize(printed(wgsl, argument), rank.unary));
+      return `(${left} ${operator} ${right})`;
+    }
+    return `${functions[name] ?? name}(${values})`;
+  }
+
+  function argument(expression: Expression): Expression {
+    if (expression.kind !== 'name' || !isArray(expression.type) || pointers.has(expression.name)) return expression;
+    return { ...expression, name: `&${expression.name}` };
+  }
+
+  function loopHead(statement: For): string[] {
+    const { variable, type, start, comparison, bound, step } = statement;
+    const limit = parenthesize(printed(wgsl, bound), rank.shift);
+    const advance = stepText(statement, text(wgsl, step));
+    return [`for (var ${variable}: ${type} = ${text(wgsl, start)}; ${variable} ${comparison} ${limit}; ${advance}) {`];
+  }
+
+  const wgsl: Dialect = {
+    literal: literalText,
+    name: ({ name }) => name,
+    convert({ type, operand }) {
+      if (type === 'f16') return { text: halved(text(wgsl, operand)), rank: rank.primary };
+      if (type === 'f32' && operand.type === 'f16') return printed(wgsl, operand);
+      return { text: `${scalars[type]}(${text(wgsl, operand)})`, rank: rank.primary };
+    },
+    construct: ({ type, arguments: values }) => `${type}(${printArguments(wgsl, values)})`,
+    intrinsic,
+    call(call) {
+      const values = call.arguments.filter(({ type }) => !isLookup(type)).map(argument);
+      return `${call.function}(${printArguments(wgsl, values)})`;
+    },
+    lookup: ({ function: target, lookup, index }) => `${target ?? lookup}(${text(wgsl, index)})`,
+    element({ array, index }) {
+      return `${pointers.has(array.name) ? `(*${array.name})` : array.name}[${text(wgsl, index)}]`;
+    },
+    select: ({ condition, yes, no }) => ({
+      text: `select(${printArguments(wgsl, [no, yes, condition])})`,
+      rank: rank.primary,
+    }),
+    shiftAmount: (expression) =>
+      expression.type === 'i32' ? { kind: 'convert', type: 'u32', operand: expression } : expression,
+    declare({ name, type, mutable, value }) {
+      const declared = `${mutable ? 'var' : 'let'} ${name}: ${valueName(type)}`;
+      return value ? `${declared} = ${text(wgsl, value)};` : `${declared};`;
+    },
+    callStatement: (call) => (call.type === 'void' ? `${text(wgsl, call)};` : `_ = ${text(wgsl, call)};`),
+    loopHead,
+  };
+  return wgsl;
+}
+
+function printFunction(one: SpecializedFunction, options: WgslOptions): string {
+  const pointers = new Set(one.params.filter(({ type }) => isArray(type)).map(({ name }) => name));
+  const wgsl = createDialect(options, pointers);
+  const params = one.params
+    .filter(({ type }) => !isLookup(type))
+    .map(parameter)
+    .join(', ');
+  const returns = one.returns === 'void' ? '' : ` -> ${valueName(one.returns)}`;
+  return [
+    ...printOrigin(one),
+    `fn ${one.emittedName}(${params})${returns} {`,
+    ...printStatements(wgsl, chooseByBranch(one), '  '),
+    '}',
+  ].join('\n');
+}
+
+/** WGSL of the functions; lookups are read through the functions they were bound to. */
+export function printWgsl(functions: readonly SpecializedFunction[], options: WgslOptions): string {
+  return functions.map((one) => `${printFunction(one, options)}\n`).join('\n');
+}

@@ -1,0 +1,75 @@
+import { KvforgeError } from '../dsl/errors.js';
+import type { KeyGroup } from '../dsl/geometry.js';
+import type { ModelShape } from '../dsl/model.js';
+import type { Scheme } from '../dsl/scheme.js';
+import type { BindingDescriptor, Extent, Target } from '../dsl/stage.js';
+import type { PartDescriptor } from './plan/layout.js';
+
+export type { BindingDescriptor, Extent };
+
+/** One entry point, as the manifest records it. */
+export interface KernelDescriptor {
+  readonly stage: string;
+  readonly entry: string;
+  /** File name beside the manifest. */
+  readonly file: string;
+  readonly target: 'cuda' | 'wgsl';
+  /** In binding order: parameter order in CUDA, `@binding` number in WGSL. */
+  readonly bindings: readonly BindingDescriptor[];
+  /** Threads of a block, all in x. */
+  readonly threads: number;
+  readonly grid: readonly [Extent, Extent, Extent];
+  /** Shared (workgroup) memory of a block, in bytes; dynamic is what a CUDA launch must ask for. */
+  readonly sharedBytes: { readonly fixed: number; readonly dynamic: number };
+  /** Device features without which the kernel cannot run. */
+  readonly requires: readonly string[];
+  /** Named tunables it was generated with. */
+  readonly tunables: Readonly<Record<string, number | string>>;
+}
+
+/**
+ * Evaluates a launch extent.
+ *
+ * @example
+ * evaluateExtent({ ceilDiv: [{ dimension: 'tokens' }, 64] }, { tokens: 100 }); // 2
+ */
+export function evaluateExtent(extent: Extent, dimensions: Readonly<Record<string, number>>): number {
+  if (typeof extent === 'number') return extent;
+  if ('dimension' in extent) {
+    const value = dimensions[extent.dimension];
+    if (value === undefined) {
+      throw new KvforgeError('wrong-use', {
+        at: `dimension ${extent.dimension}`,
+        expected: `one of ${Object.keys(dimensions).join(', ')}`,
+        received: 'nothing of that name',
+        hint: 'Pass it with the launch.',
+      });
+    }
+    return value;
+  }
+  if ('ceilDiv' in extent) {
+    return Math.ceil(evaluateExtent(extent.ceilDiv[0], dimensions) / evaluateExtent(extent.ceilDiv[1], dimensions));
+  }
+  return extent.product.reduce<number>((product, factor) => product * evaluateExtent(factor, dimensions), 1);
+}
+
+/** What was generated from what, and how to run it: everything a runtime needs besides the texts. */
+export interface Manifest {
+  /** Version of this form. */
+  readonly format: 1;
+  readonly scheme: Scheme;
+  readonly model: ModelShape;
+  readonly target: Target;
+  /** Sizes in elements or words that the layout and the kernels share. */
+  readonly geometry: {
+    readonly rank: number;
+    readonly keyGroups: readonly KeyGroup[];
+    readonly keyRowWords: number;
+    readonly valueRowWords: number;
+    readonly streamWords: number;
+  };
+  readonly parts: readonly PartDescriptor[];
+  readonly kernels: readonly KernelDescriptor[];
+  /** By file name. */
+  readonly files: Readonly<Record<string, { readonly bytes: number; readonly sha256: string }>>;
+}

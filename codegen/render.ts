@@ -1,0 +1,158 @@
+import type { Geometry } from '../dsl/geometry.js';
+import type { BindingDescriptor, KernelPlan, Stage, Target } from '../dsl/stage.js';
+import { type Constant, geometryConstants } from './constants.js';
+import { printCuda } from './emit/cuda.js';
+import { printWgsl } from './emit/wgsl.js';
+import type { FunctionIr } from './ir.js';
+import { emittedName, specialize } from './specialize.js';
+import type { TemplateSet } from './templates.js';
+
+export interface RenderInput {
+  readonly geometry: Geometry;
+  readonly target: Target;
+  readonly stage: Stage;
+  readonly tunables: Readonly<Record<string, number>>;
+  readonly kernel: KernelPlan;
+  readonly library: ReadonlyMap<string, FunctionIr>;
+  readonly templates: TemplateSet;
+}
+
+/**
+ * Renders one kernel: the template's schedule below what it needs, in this order: a comment that says what it came
+ * from, the constants the text names, the bindings (WGSL), and the device functions.
+ */
+export function renderKernel(input: RenderInput): string {
+  const { geometry, target, kernel, library, templates } = input;
+  const names = functionNames(kernel);
+  const body = templates.render(kernel.template ?? kernel.entry, {
+    signature: target.language === 'cuda' ? cudaSignature(kernel) : wgslSignature(kernel, target.subgroups),
+    fn: names,
+    keyGroups: geometry.keyGroups.map((group) => ({
+      ...group,
+      stored: group.bits > 0,
+      unpack: names[`unpack${group.bits}`],
+      value: names[`value${group.bits}`],
+      field: names[`field${group.bits}`],
+      scale: names[`scale${group.bits}`],
+      pack: names[`pack${group.bits}`],
+    })),
+    f16: target.language === 'wgsl' && target.f16,
+    subgroups: target.language === 'wgsl' && target.subgroups,
+  });
+  const functions = specialize(
+    Object.values(kernel.functions).map((use) => ({
+      name: use.name,
+      statics: use.statics ?? {},
+      ...(target.language === 'wgsl' && use.lookups ? { lookups: use.lookups } : {}),
+    })),
+    library,
+  );
+  const printed = target.language === 'cuda' ? printCuda(functions) : printWgsl(functions, { f16: target.f16 });
+  const sections = [
+    header(input),
+    preamble(target),
+    constants(input, `${body}\n${printed}`),
+    target.language === 'wgsl' ? wgslBindings(kernel.bindings) : '',
+    printed.trim(),
+    body.trim(),
+  ];
+  return `${sections.filter((section) => section !== '').join('\n\n')}\n`;
+}
+
+function functionNames(kernel: KernelPlan): Record<string, string> {
+  const names: Record<string, string> = {};
+  for (const [role, use] of Object.entries(kernel.functions)) {
+    names[role] = emittedName(use.name, Object.values(use.statics ?? {}));
+  }
+  return names;
+}
+
+function header({ geometry: g, target, stage, tunables, kernel }: RenderInput): string {
+  const [, pca] = g.scheme.keys;
+  const [, , quantizer] = g.scheme.values;
+  const widths = g.keyGroups.map((group) => group.bits).join('/');
+  const flavour =
+    target.language === 'cuda'
+      ? `CUDA for ${target.arch} on, ${target.tensorCores ? 'tensor cores' : 'plain float32'}`
+      : `WGSL, ${target.f16 ? 'with' : 'without'} shader-f16, ${target.subgroups ? 'with' : 'without'} subgroups`;
+  const chosen = Object.entries(tunables).map(([name, value]) => `${name} = ${value}`);
+  const lines = [
+    `${kernel.entry}: ${kernel.summary}`,
+    `Stage ${stage.name} of scheme ${g.scheme.name} for ${g.model.name}. ${flavour}. Written by kvforge; edit the template, not this file.`,
+    `keys:   ${g.scheme.keys[0].name}, ${pca.name}(rank ${g.rank}, bits ${widths}, group ${pca.group}, i8 basis)`,
+    `values: ${g.scheme.values.map((codec) => codec.name).join(', ')}(${quantizer.channels} channels, ${quantizer.entries} entries)`,
+    `stream: ${g.scheme.stream.name}(${g.streamBits} bits); sinks ${g.scheme.sinks}, window ${g.scheme.window}`,
+    ...(chosen.length > 0 ? [`tunables: ${chosen.join(', ')}`] : []),
+  ];
+  return lines.map((line) => `// ${line}`).join('\n');
+}
+
+function preamble(target: Target): string {
+  if (target.language === 'cuda') return '#include "prelude.cuh"';
+  return [target.f16 ? 'enable f16;' : '', target.subgroups ? 'enable subgroups;' : ''].filter(Boolean).join('\n');
+}
+
+function constants({ geometry, target, kernel }: RenderInput, text: string): string {
+  const own: Constant[] = [
+    { name: 'THREADS', value: kernel.threads, comment: 'threads of a block' },
+    ...Object.entries(kernel.constants).map(([name, value]) => ({ name, value, comment: 'of this schedule' })),
+  ];
+  const named = [...geometryConstants(geometry), ...own].filter(({ name }) => new RegExp(`\\b${name}\\b`).test(text));
+  const lines = named.map(({ name, value, comment }) =>
+    target.language === 'cuda'
+      ? `constexpr ${Number.isInteger(value) ? 'u32' : 'float'} ${name} = ${number(value, 'f')};  // ${comment}`
+      : `const ${name} = ${number(value, '')}${Number.isInteger(value) ? 'u' : ''};  // ${comment}`,
+  );
+  return lines.join('\n');
+}
+
+/** A number as both languages read it; floats with nine digits, which name every float32. */
+function number(value: number, floatSuffix: string): string {
+  if (Number.isInteger(value)) return String(value);
+  const text = Number(Math.fround(value).toPrecision(9)).toString();
+  return `${text.includes('.') || text.includes('e') ? text : `${text}.0`}${floatSuffix}`;
+}
+
+function cudaSignature(kernel: KernelPlan): string {
+  const types: Readonly<Record<BindingDescriptor['element'], string>> = {
+    u32: 'u32',
+    i32: 'i32',
+    f32: 'float',
+    vec4f: 'float4',
+    vec4u: 'uint4',
+    atomic_u32: 'u32',
+  };
+  const parameters = kernel.bindings.map((binding, i) => {
+    const pointer =
+      binding.access === 'read'
+        ? `const ${types[binding.element]}* __restrict__ ${binding.name}`
+        : `${types[binding.element]}* ${binding.name}`;
+    return `    ${pointer}${i < kernel.bindings.length - 1 ? ',' : ''}  // ${binding.holds}`;
+  });
+  return `extern "C" __global__ void __launch_bounds__(${kernel.threads}) ${kernel.entry}(\n${parameters.join('\n')}\n)`;
+}
+
+function wgslSignature(kernel: KernelPlan, subgroups: boolean): string {
+  const builtins = ['@builtin(workgroup_id) block: vec3u', '@builtin(local_invocation_index) thread: u32'];
+  if (subgroups) {
+    builtins.push('@builtin(subgroup_invocation_id) lane: u32', '@builtin(subgroup_size) lanes: u32');
+  }
+  return `@compute @workgroup_size(${kernel.threads})\nfn ${kernel.entry}(\n${builtins.map((b) => `  ${b},`).join('\n')}\n)`;
+}
+
+function wgslBindings(bindings: readonly BindingDescriptor[]): string {
+  const types: Readonly<Record<BindingDescriptor['element'], string>> = {
+    u32: 'u32',
+    i32: 'i32',
+    f32: 'f32',
+    vec4f: 'vec4f',
+    vec4u: 'vec4u',
+    atomic_u32: 'atomic<u32>',
+  };
+  return bindings
+    .map(
+      ({ name, access, element, holds }, i) =>
+        `// ${holds}\n@group(0) @binding(${i}) var<storage, ${access}> ${name}: array<${types[element]}>;`,
+    )
+    .join('\n');
+}

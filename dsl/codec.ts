@@ -1,0 +1,82 @@
+import type { f32, Lookup, Static, u32 } from './device.js';
+
+/** Widths a coefficient group may have; 0 drops the group. */
+export type FieldBits = 0 | 2 | 4 | 6 | 8;
+
+/** Takes the rotary embedding off and puts it back. */
+export interface RotaryCodec {
+  readonly kind: 'rotary';
+  readonly name: string;
+}
+
+/** A linear code over all KV heads of a layer: a basis, and coefficients with a scale a component. */
+export interface LowRankCodec {
+  readonly kind: 'low-rank';
+  readonly name: string;
+  readonly rank: number | 'auto';
+  readonly bits: FieldBits | readonly FieldBits[];
+  readonly group: number;
+  readonly iterations: number;
+  readonly seed: number;
+}
+
+/** An orthonormal transform over the head dimension. */
+export interface TransformCodec {
+  readonly kind: 'transform';
+  readonly name: string;
+}
+
+/** A scale a (head, channel), fitted on the compressed tokens. */
+export interface NormalizeCodec {
+  readonly kind: 'normalize';
+  readonly name: string;
+}
+
+/** An index into a fitted codebook for every group of channels. */
+export interface VectorQuantizer {
+  readonly kind: 'vector-quantizer';
+  readonly name: string;
+  readonly channels: number;
+  readonly entries: number;
+  readonly index: 'u8';
+  readonly iterations: number;
+  readonly seed: number;
+}
+
+/**
+ * A code a channel and one f16 scale a vector, after the Hadamard transform: what a generated token becomes.
+ * The three device functions are the codec's whole arithmetic; the schedule calls them and nothing else.
+ */
+export interface ScalarCodec {
+  readonly kind: 'scalar';
+  readonly name: string;
+  /** Bits of a code. */
+  readonly bits: 2 | 3 | 4 | 8;
+  /** The table of values handed to the device functions as `levels`, for a head dimension; `2^bits` numbers. */
+  readonly levels: (headDim: number) => readonly number[];
+  readonly device: {
+    /** From the sum of squares of x/maxAbs and maxAbs = max|x| to the stored scale (a finite f16, >= 0). */
+    readonly scale: (sumOfSquares: f32, maxAbs: f32) => f32;
+    /** From a channel over the scale to its code, below `2^bits`. */
+    readonly code: (x: f32, levels: Lookup<f32>, bits: Static<u32>) => u32;
+    /** From a code to the channel over the scale. */
+    readonly value: (code: u32, levels: Lookup<f32>) => f32;
+  };
+  /** URL of the file that defines the device functions, when it is not part of kvforge: `import.meta.url`. */
+  readonly source?: string;
+}
+
+/**
+ * Declares a codec of your own. The types hold the contract; `source: import.meta.url` tells the generator which file
+ * to lower.
+ *
+ * @example
+ * export const absmax8 = defineCodec({
+ *   kind: 'scalar', name: 'absmax8', bits: 8, source: import.meta.url,
+ *   levels: () => Array.from({ length: 256 }, (_, i) => (i - 127.5) / 127.5),
+ *   device: { scale: maxOf, code: nearestUniform, value: levelValue },
+ * });
+ */
+export function defineCodec(codec: ScalarCodec): ScalarCodec {
+  return codec;
+}

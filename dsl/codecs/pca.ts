@@ -1,0 +1,72 @@
+import type { FieldBits, LowRankCodec } from '../codec.js';
+import { clamp, f16, f32, i32, min, round, type Static, u32 } from '../device.js';
+
+export interface PcaParams {
+  /** Components kept: a multiple of 16, at most the width kvHeads * headDim; `'auto'` is 3/16 of the width, rounded to a multiple of 16. */
+  readonly rank: number | 'auto';
+  /** Bits of a component's code: one width for all, or one per group of components. */
+  readonly bits: FieldBits | readonly FieldBits[];
+  /** Components that share a width. */
+  readonly group: 16 | 32 | 64 | 128;
+  /** Subspace iterations of the eigenproblem; 24 leave 0.1 % variance over seeds (Shard write-up). */
+  readonly iterations?: number;
+  readonly seed?: number;
+}
+
+/**
+ * Joint low-rank coding over all KV heads of a layer: the eigenvectors of the keys' second-moment matrix, an int8
+ * basis with one scale a column, and symmetric integer coefficients with one scale a component (Shard, "Keys").
+ *
+ * @example
+ * pca({ rank: 192, bits: 4, group: 64 })
+ * pca({ rank: 128, bits: [6, 4], group: 64 })
+ */
+export function pca(params: PcaParams): LowRankCodec {
+  return { kind: 'low-rank', name: 'pca', iterations: 24, seed: 1, ...params };
+}
+
+/** The scale that maps a component's largest magnitude to the largest code; stored as f16, saturated. */
+export function coefficientScale(maxAbs: f32, bits: Static<u32>): f32 {
+  'device';
+  return f32(f16(min(maxAbs / f32((1 << (bits - 1)) - 1), 65504)));
+}
+
+/** The code of a coefficient as an unsigned field (offset binary): code + 2^(bits-1), code in [-limit, limit]. */
+export function coefficientField(coefficient: f32, scale: f32, bits: Static<u32>): u32 {
+  'device';
+  const limit = f32((1 << (bits - 1)) - 1);
+  let code: f32 = 0;
+  if (scale > 0) {
+    code = clamp(round(coefficient / scale), -limit, limit);
+  }
+  return u32(i32(code) + i32(1 << (bits - 1)));
+}
+
+/** The integer a field stands for; times the component's scale it is the coefficient. */
+export function coefficientValue(field: u32, bits: Static<u32>): f32 {
+  'device';
+  return f32(i32(field) - i32(1 << (bits - 1)));
+}
+
+/** One scale a basis column: its largest magnitude over 127, stored as f16. */
+export function basisScale(maxAbs: f32): f32 {
+  'device';
+  return f32(f16(min(maxAbs / 127, 65504)));
+}
+
+/** The int8 code of a basis entry. */
+export function basisCode(entry: f32, scale: f32): i32 {
+  'device';
+  let code: f32 = 0;
+  if (scale > 0) {
+    code = clamp(round(entry / scale), -127, 127);
+  }
+  return i32(code);
+}
+
+/** Byte `lane` (0 to 3) of a word as a signed integer. */
+export function signedByte(word: u32, lane: u32): f32 {
+  'device';
+  const byte = i32(u32(word >>> u32(lane * 8)) & 255);
+  return f32(byte > 127 ? byte - 256 : byte);
+}

@@ -1,0 +1,69 @@
+import { KvforgeError } from './errors.js';
+import type { RopeShape } from './model.js';
+
+/**
+ * Cosines and sines of every rotary angle, for `position = tile * hi + lo`:
+ * the rotation by a position is that by `coarse[hi]` followed by that by `fine[lo]`.
+ */
+export interface RopeTables {
+  readonly tile: number;
+  /** [ceil(positions/tile)][rotaryDim/2][cos, sin] of `tile * hi * invFreq[pair]`. */
+  readonly coarse: Float32Array;
+  /** [tile][rotaryDim/2][cos, sin] of `lo * invFreq[pair]`. */
+  readonly fine: Float32Array;
+}
+
+/** Products of a position below this with half a double are exact, which `cosSin` relies on. */
+const positionsLimit = 2 ** 24;
+
+/**
+ * The angle tables of positions 0 .. positions-1, in float64, each entry rounded to float32 once.
+ *
+ * @example
+ * const { coarse, fine } = ropeTables(model.rope, 8192, 64);
+ * coarse.length; // 128 * rotaryDim
+ * fine.length; // 64 * rotaryDim
+ */
+export function ropeTables(rope: RopeShape, positions: number, tile: number): RopeTables {
+  requireCount('positions', positions, 0);
+  requireCount('tile', tile, 1);
+  return {
+    tile,
+    coarse: anglesOf(rope, Math.ceil(positions / tile), tile),
+    fine: anglesOf(rope, tile, 1),
+  };
+}
+
+function anglesOf(rope: RopeShape, rows: number, step: number): Float32Array {
+  const pairs = rope.rotaryDim / 2;
+  const table = new Float32Array(rows * pairs * 2);
+  for (let row = 0; row < rows; row++) {
+    for (let pair = 0; pair < pairs; pair++)
+      table.set(cosSin(row * step, rope.invFreq[pair]!), (row * pairs + pair) * 2);
+  }
+  return table;
+}
+
+/**
+ * cos and sin of `position * frequency` as if the product had been exact: rounding it first would lose up to 2e-9 at
+ * position 2^24, and Math.cos reduces modulo 2 pi exactly only what it is given.
+ */
+function cosSin(position: number, frequency: number): [cos: number, sin: number] {
+  const shifted = frequency * (2 ** 27 + 1);
+  const high = shifted - (shifted - frequency);
+  const angle = position * frequency;
+  const rest = position * high - angle + position * (frequency - high);
+  const cos = Math.cos(angle);
+  const sin = Math.sin(angle);
+  return [cos - rest * sin, sin + rest * cos];
+}
+
+function requireCount(at: string, value: number, least: number): void {
+  if (Number.isInteger(value) && value >= least && value <= positionsLimit) return;
+  throw new KvforgeError('invalid-input', {
+    at,
+    expected: `a whole number from ${least} to ${positionsLimit}`,
+    received: String(value),
+    hint: 'Positions count tokens of one sequence.',
+  });
+}

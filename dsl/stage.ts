@@ -1,0 +1,160 @@
+import { KvforgeError } from './errors.js';
+import type { Geometry } from './geometry.js';
+
+/** How a kernel uses a buffer. In CUDA a binding is a pointer parameter, in WGSL a storage buffer of group 0. */
+export interface BindingDescriptor {
+  readonly name: string;
+  readonly access: 'read' | 'read_write';
+  /** Element type of the binding; 16-bit and packed data travel as `u32` words. */
+  readonly element: 'u32' | 'i32' | 'f32' | 'vec4f' | 'vec4u' | 'atomic_u32';
+  /** What it holds, with its shape: printed as a comment beside the binding. */
+  readonly holds: string;
+}
+
+/** A size known only at launch: a number, a named dimension, or an expression over them. */
+export type Extent =
+  | number
+  | { readonly dimension: string }
+  | { readonly ceilDiv: readonly [Extent, Extent] }
+  | { readonly product: readonly Extent[] };
+
+/** What the generator emits for. */
+export type Target =
+  | {
+      readonly language: 'cuda';
+      /** Lowest architecture the text compiles for: `sm_80` to `sm_120`. */
+      readonly arch: string;
+      /** Matrix products through mma.sync with f16 operands; without, plain float32 arithmetic. */
+      readonly tensorCores: boolean;
+    }
+  | {
+      readonly language: 'wgsl';
+      /** Uses `shader-f16` for tiles in workgroup memory. */
+      readonly f16: boolean;
+      /** Uses subgroup reductions, at any subgroup size. */
+      readonly subgroups: boolean;
+      /** Workgroup storage the device offers; 16384 is what every WebGPU device has. */
+      readonly workgroupBytes: number;
+    };
+
+/** A tunable: the values it may take, the default first. */
+export interface Tunable {
+  readonly values: readonly number[];
+}
+
+/**
+ * Declares the values of a tunable; the first is the default.
+ *
+ * @example
+ * oneOf(32, 16, 64).values[0]; // 32
+ */
+export function oneOf(...values: readonly number[]): Tunable {
+  return { values };
+}
+
+/** A device function as a template calls it: `fn.ROLE` prints the emitted name. */
+export interface FunctionUse {
+  readonly name: string;
+  readonly statics?: Readonly<Record<string, number>>;
+  /** In WGSL, the module function that serves each lookup parameter. */
+  readonly lookups?: Readonly<Record<string, string>>;
+}
+
+/** One entry point of a stage, before it has a text. */
+export interface KernelPlan {
+  readonly entry: string;
+  readonly summary: string;
+  readonly bindings: readonly BindingDescriptor[];
+  readonly threads: number;
+  readonly grid: readonly [Extent, Extent, Extent];
+  /** Numbers the template names in capitals, beside those of the geometry. */
+  readonly constants: Readonly<Record<string, number>>;
+  readonly functions: Readonly<Record<string, FunctionUse>>;
+  /** Bytes of shared (workgroup) memory; dynamic is for CUDA launches that pass 48 KB. */
+  readonly sharedBytes: { readonly fixed: number; readonly dynamic: number };
+  /** Template file without its ending, when several schedules serve the entry. */
+  readonly template?: string;
+  readonly requires?: readonly string[];
+}
+
+/** A constraint returns nothing when it holds, else the reason with both numbers. */
+export type Constraint<Name extends string = string> = (
+  geometry: Geometry,
+  tunables: Readonly<Record<Name, number>>,
+  target: Target,
+) => string | undefined;
+
+export interface Stage<Name extends string = string> {
+  readonly name: string;
+  readonly summary: string;
+  readonly tunables: (target: Target) => Readonly<Record<Name, Tunable>>;
+  readonly constraints: readonly Constraint<Name>[];
+  readonly kernels: (geometry: Geometry, tunables: Readonly<Record<Name, number>>, target: Target) => readonly KernelPlan[];
+}
+
+/**
+ * Declares a stage: what it reads and writes, its tunables and the constraints between them.
+ *
+ * @example
+ * gramStage.tunables({ language: 'cuda', arch: 'sm_80', tensorCores: true }).tile.values; // [32, 16]
+ */
+export function defineStage<Name extends string>(stage: Stage<Name>): Stage<Name> {
+  return stage;
+}
+
+/**
+ * Picks the tunables of a stage: what the caller names, else the first values, in order, that meet every constraint.
+ *
+ * @throws KvforgeError `does-not-fit` with the reason of the best candidate, or `wrong-use` for an unknown name or value
+ * @example
+ * chooseTunables(gramStage, geometry, target, {}).tile; // 32
+ */
+export function chooseTunables<Name extends string>(
+  stage: Stage<Name>,
+  geometry: Geometry,
+  target: Target,
+  chosen: Readonly<Record<string, number>>,
+): Readonly<Record<Name, number>> {
+  const space = stage.tunables(target) as Readonly<Record<string, Tunable>>;
+  for (const [name, value] of Object.entries(chosen)) {
+    if (!space[name]?.values.includes(value)) {
+      throw new KvforgeError('wrong-use', {
+        at: `${stage.name}.${name}`,
+        expected: space[name] ? `one of ${space[name].values.join(', ')}` : `a tunable of ${stage.name}: ${Object.keys(space).join(', ')}`,
+        received: String(value),
+        hint: 'Leave it out for the default.',
+      });
+    }
+  }
+  let firstReason: string | undefined;
+  for (const combination of combinations(space, chosen)) {
+    const candidate = combination as Readonly<Record<Name, number>>;
+    const reason = stage.constraints.map((holds) => holds(geometry, candidate, target)).find((text) => text !== undefined);
+    if (reason === undefined) return candidate;
+    firstReason ??= reason;
+  }
+  throw new KvforgeError('does-not-fit', {
+    at: stage.name,
+    expected: `a schedule that fits ${geometry.model.name} on ${target.language}`,
+    received: firstReason ?? 'no candidate',
+    hint: 'Change the scheme, the tunables or the target.',
+  });
+}
+
+/** Every combination of a search space, the defaults first; named values are held. */
+export function* combinations(
+  space: Readonly<Record<string, Tunable>>,
+  held: Readonly<Record<string, number>> = {},
+): Generator<Record<string, number>> {
+  const names = Object.keys(space);
+  const walk = function* (depth: number, partial: Record<string, number>): Generator<Record<string, number>> {
+    const name = names[depth];
+    if (name === undefined) {
+      yield { ...partial };
+      return;
+    }
+    const values = held[name] === undefined ? space[name]!.values : [held[name]];
+    for (const value of values) yield* walk(depth + 1, { ...partial, [name]: value });
+  };
+  yield* walk(0, {});
+}

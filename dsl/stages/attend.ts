@@ -1,0 +1,153 @@
+import type { Geometry } from '../geometry.js';
+import { type Constraint, defineStage, type KernelPlan, oneOf, type Target } from '../stage.js';
+import { streamFunctions } from './append.js';
+import { cacheRead, reads, tables, writes } from './bindings.js';
+import { middleKeyFunctions } from './decompress.js';
+
+type Names = 'tileTokens' | 'warps';
+type Tunables = Readonly<Record<Names, number>>;
+
+/** Words of a work item: sequence, KV head, split, splits. */
+export const workItemWords = 4;
+
+/** Numbers of one partial result: the unnormalised output, its maximum (base-2 exponent) and its weight sum. */
+export function partialWords(g: Geometry): number {
+  return 2 * g.groupSize * (g.headDim + 2);
+}
+
+const isTensorCore = (target: Target) => target.language === 'cuda' && target.tensorCores;
+const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
+
+/** Most threads that share one dot product; more would only move work from the sums to their merging. */
+const scoreSlicesLimit = 8;
+
+/** Sizes of the schedule that rebuilds a tile of keys with one thread a channel. */
+function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
+  const wgsl = target.language === 'wgsl';
+  const threads = roundUp(g.headDim, 32);
+  const groupComponents = Math.max(...g.keyGroups.map((group) => group.components));
+  /** The tile holds the codes of a key group first, then the keys. */
+  const tileRows = Math.max(groupComponents, g.headDim);
+  /** Scores come as vectors of four tokens. */
+  const scoreVectors = (g.groupSize * tileTokens) / 4;
+  const slices = Math.min(scoreSlicesLimit, Math.max(1, Math.floor(threads / scoreVectors)));
+  const scoreSlices = wgsl && target.subgroups ? 1 : slices;
+  const tile = tileRows * tileTokens * (wgsl && target.f16 ? 2 : 4);
+  const query = g.groupSize * g.headDim * 4;
+  const scores = scoreSlices * scoreVectors * 16;
+  const codebook = g.entries * g.channels * 2;
+  // One word says who finishes a row (CUDA); a word for every 32 threads, and one more, finds the subgroups.
+  const flags = wgsl ? (target.subgroups ? roundUp(threads / 8, 16) + 16 : 0) : 4;
+  return { groupComponents, tileRows, scoreSlices, bytes: tile + query + scores + groupComponents * 4 + codebook + flags };
+}
+
+/** Shared memory of the tensor-core schedule: the folded basis slice stays, codes stream past, warps merge in the basis' place. */
+export function tensorSharedBytes(g: Geometry, { warps }: Tunables): {
+  basis: number;
+  query: number;
+  codebook: number;
+  staging: number;
+  merge: number;
+  total: number;
+} {
+  const rank = roundUp(g.rank, 16);
+  const basis = g.headDim * (rank + 8) * 2 + g.headDim * 4;
+  const query = 2 * roundUp(g.groupSize, 16) * (g.headDim + 8) * 2;
+  const codebook = g.entries * g.channels * 2;
+  const staging = warps * 2 * 16 * (g.keyRowWords * 4 + roundUp(g.headDim / g.channels, 16));
+  const merge = roundUp(warps * g.groupSize * (g.headDim + 2) * 4, 16);
+  return { basis, query, codebook, staging, merge, total: Math.max(basis, merge) + query + codebook + staging };
+}
+
+const sharedBytes = (g: Geometry, tunables: Tunables, target: Target) =>
+  isTensorCore(target) ? tensorSharedBytes(g, tunables).total : plainSchedule(g, tunables, target).bytes;
+
+/** What one block may use: 99 KB on sm_86 and sm_89, 163 KB on sm_80, 227 KB on sm_90 and sm_100, 99 KB on sm_120. */
+export function sharedLimit(target: Target): number {
+  if (target.language === 'wgsl') return target.workgroupBytes;
+  const limits: Readonly<Record<string, number>> = { sm_80: 163, sm_90: 227, sm_100: 227 };
+  return (limits[target.arch] ?? 99) * 1024;
+}
+
+const fitsShared: Constraint<Names> = (g, tunables, target) => {
+  const needed = sharedBytes(g, tunables, target);
+  // The plain CUDA schedule declares its arrays, and declared arrays end at 48 KB on every architecture.
+  const declared = target.language === 'cuda' && !target.tensorCores;
+  const limit = declared ? 48 * 1024 : sharedLimit(target);
+  return needed > limit ? `needs ${needed} bytes of shared memory, the device has ${limit}` : undefined;
+};
+
+const fitsTensorRows: Constraint<Names> = (g, _tunables, target) =>
+  isTensorCore(target) && g.groupSize > 16
+    ? `needs ${g.groupSize} query heads a KV head in one matrix tile, which has 16 rows`
+    : undefined;
+
+/** Attention of one query token a sequence over sinks, middle, stream and window, in one launch; WGSL merges in a second. */
+export const attendStage = defineStage<Names>({
+  name: 'attend',
+  summary: 'Attention over all segments, split along tokens, merged by log-sum-exp.',
+  tunables: (target) => ({
+    tileTokens: isTensorCore(target) ? oneOf(16) : oneOf(16, 8, 4),
+    warps: isTensorCore(target) ? oneOf(4, 8, 2, 1) : oneOf(1),
+  }),
+  constraints: [fitsTensorRows, fitsShared],
+  kernels: (g, tunables, target) => {
+    const { streamValue, streamUnpack } = streamFunctions(g);
+    const shared = sharedBytes(g, tunables, target);
+    const tensor = isTensorCore(target);
+    const plain = plainSchedule(g, tunables, target);
+    const partials = `[work items][2: Hadamard space, exact][${g.groupSize} query heads][${g.headDim} output, maximum, weight sum]`;
+    const output = writes('output', 'f32', `[sequences][${g.heads} heads][${g.headDim}]`);
+    const work = reads('work', 'u32', '[work items][sequence, KV head, split, splits]; splits of a row are neighbours');
+    const attend: KernelPlan = {
+      entry: 'attend',
+      summary: 'One work item a block: a KV head of a sequence over its share of the tokens, for all query heads of the group.',
+      ...(target.language === 'cuda' ? { template: tensor ? 'attend_mma' : 'attend_plain' } : {}),
+      bindings: [
+        reads('sequences', 'u32', 'records of all sequences'),
+        work,
+        cacheRead,
+        reads('query', 'u32', `f16 [sequences][${g.heads} heads][${g.headDim}], after RoPE`),
+        tables,
+        writes('partials', 'f32', partials),
+        ...(target.language === 'cuda'
+          ? [output, writes('counters', 'atomic_u32', `[sequences][${g.kvHeads} KV heads], zero before and after`)]
+          : []),
+      ],
+      threads: tensor ? tunables.warps * 32 : roundUp(g.headDim, 32),
+      grid: [{ dimension: 'workItems' }, 1, 1],
+      constants: {
+        TILE_TOKENS: tunables.tileTokens,
+        WARPS: tensor ? tunables.warps : roundUp(g.headDim, 32) / 32,
+        WORK_ITEM_WORDS: workItemWords,
+        PARTIAL_WORDS: partialWords(g),
+        CHUNK_UNIT: 16,
+        ...(tensor
+          ? {}
+          : { TILE_ROWS: plain.tileRows, GROUP_COMPONENTS: plain.groupComponents, SCORE_SLICES: plain.scoreSlices }),
+        SCORE_SCALE: Math.log2(Math.E) / Math.sqrt(g.headDim),
+      },
+      functions: {
+        ...middleKeyFunctions(g),
+        butterfly: { name: 'butterfly' },
+        streamValue: streamValue!,
+        streamUnpack: streamUnpack!,
+      },
+      sharedBytes: tensor ? { fixed: 0, dynamic: shared } : { fixed: shared, dynamic: 0 },
+    };
+    if (target.language === 'cuda') return [attend];
+    return [
+      attend,
+      {
+        entry: 'attend_merge',
+        summary: 'Merges the splits of a row; a second launch, because WGSL orders no memory between workgroups of one.',
+        bindings: [work, reads('partials', 'f32', partials), output],
+        threads: roundUp(g.headDim, 32),
+        grid: [{ dimension: 'workItems' }, 1, 1],
+        constants: { WORK_ITEM_WORDS: workItemWords, PARTIAL_WORDS: partialWords(g) },
+        functions: { butterfly: { name: 'butterfly' } },
+        sharedBytes: { fixed: g.groupSize * g.headDim * 4, dynamic: 0 },
+      },
+    ];
+  },
+});

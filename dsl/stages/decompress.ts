@@ -1,0 +1,53 @@
+import type { Geometry } from '../geometry.js';
+import { defineStage, type FunctionUse, oneOf } from '../stage.js';
+import { streamFunctions } from './append.js';
+import { cacheRead, reads, sequenceRecord, tables, writes } from './bindings.js';
+
+/** What a kernel needs to rebuild middle keys: unpacking by width, basis bytes, angles. */
+export function middleKeyFunctions(g: Geometry): Record<string, FunctionUse> {
+  const functions: Record<string, FunctionUse> = {
+    rotatePair: { name: 'rotatePair' },
+    addAngles: { name: 'addAngles' },
+    signedByte: { name: 'signedByte' },
+  };
+  for (const bits of new Set(g.keyGroups.map((group) => group.bits).filter((bits) => bits > 0))) {
+    functions[`unpack${bits}`] = { name: 'unpackField', statics: { bits }, lookups: { words: 'key_word_at' } };
+    functions[`value${bits}`] = { name: 'coefficientValue', statics: { bits } };
+  }
+  return functions;
+}
+
+/** Rebuilds every token of a sequence as f16, keys after RoPE. */
+export const decompressStage = defineStage({
+  name: 'decompress',
+  summary: 'Decode all segments of a sequence to f16.',
+  tunables: () => ({ tileTokens: oneOf(8, 16) }),
+  constraints: [],
+  kernels: (g, { tileTokens }) => {
+    const { streamValue, streamUnpack } = streamFunctions(g);
+    const groupComponents = Math.max(...g.keyGroups.map((group) => group.components));
+    return [
+      {
+        entry: 'decompress',
+        summary: 'One tile of tokens of one KV head a block, in the order sinks, middle, stream, window; f16 output saturates.',
+        bindings: [
+          sequenceRecord,
+          cacheRead,
+          tables,
+          writes('keys', 'u32', `f16 [${g.kvHeads} KV heads][tokens][${g.headDim}], after RoPE`),
+          writes('values', 'u32', `f16 [${g.kvHeads} KV heads][tokens][${g.headDim}]`),
+        ],
+        threads: Math.ceil(g.headDim / 32) * 32,
+        grid: [{ ceilDiv: [{ dimension: 'tokens' }, tileTokens] }, g.kvHeads, 1],
+        constants: { TILE_TOKENS: tileTokens, GROUP_COMPONENTS: groupComponents },
+        functions: {
+          ...middleKeyFunctions(g),
+          butterfly: { name: 'butterfly' },
+          streamValue: streamValue!,
+          streamUnpack: streamUnpack!,
+        },
+        sharedBytes: { fixed: ((tileTokens + 1) * g.headDim + tileTokens * groupComponents) * 4, dynamic: 0 },
+      },
+    ];
+  },
+});

@@ -1,0 +1,43 @@
+import { defineStage, oneOf } from '../stage.js';
+import { reads, sequenceRecord, tables, writes, cacheWrite } from './bindings.js';
+
+/** Takes RoPE off the middle of the prompt and fits the mean key. */
+export const unropeStage = defineStage({
+  name: 'unrope',
+  summary: 'Un-rotate the middle keys and take their mean.',
+  tunables: () => ({ tileTokens: oneOf(32, 16, 64) }),
+  constraints: [],
+  kernels: (g, { tileTokens }) => [
+    {
+      entry: 'unrope_keys',
+      summary: 'Un-rotates the keys of the middle and sums every channel over a tile of tokens.',
+      bindings: [
+        sequenceRecord,
+        reads('keys', 'u32', `f16 [${g.kvHeads} KV heads][prompt tokens][${g.headDim}], after RoPE`),
+        tables,
+        writes('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),
+        writes('partial_sums', 'f32', `[tiles][${g.width}]`),
+      ],
+      threads: Math.ceil(g.pairs / 32) * 32,
+      grid: [{ ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, g.kvHeads, 1],
+      constants: { TILE_TOKENS: tileTokens },
+      functions: { unrotatePair: { name: 'unrotatePair' }, addAngles: { name: 'addAngles' } },
+      sharedBytes: { fixed: 0, dynamic: 0 },
+    },
+    {
+      entry: 'mean_keys',
+      summary: 'Finishes the mean; the f16 value that is stored is the one every later stage subtracts.',
+      bindings: [
+        sequenceRecord,
+        reads('partial_sums', 'f32', `[tiles][${g.width}]`),
+        cacheWrite,
+        writes('mean', 'f32', `[${g.width}], rounded to f16`),
+      ],
+      threads: 64,
+      grid: [Math.ceil(g.width / 2 / 64), 1, 1],
+      constants: { TILE_TOKENS: tileTokens },
+      functions: {},
+      sharedBytes: { fixed: 0, dynamic: 0 },
+    },
+  ],
+});

@@ -1,0 +1,336 @@
+import { layoutSequence, recordBytes, type SequenceLayout, splitPrompt } from '../codegen/plan/layout.js';
+import { KvforgeError } from '../dsl/errors.js';
+import type { Geometry } from '../dsl/geometry.js';
+import { partialWords } from '../dsl/stages/attend.js';
+import type { DeviceBuffer } from './device.js';
+import { encodeLaunches } from './encode.js';
+import { checkHalf } from './halfBits.js';
+import type { LoadedKernels } from './kernels.js';
+import { readRecord, type SequenceLengths, writeRecord } from './record.js';
+import { buildTables } from './tables.js';
+import { planWork } from './work.js';
+
+export interface CacheCapacity {
+  /** Sequences held side by side. */
+  readonly sequences: number;
+  /** Prompt tokens of a sequence, at most. */
+  readonly tokens: number;
+  /** Tokens generated after the prompt that may enter the stream, at most. */
+  readonly generated: number;
+}
+
+/**
+ * The compressed KV cache of one layer, on a device.
+ *
+ * @example
+ * const cache = KvCache.open(kernels, { sequences: 1, tokens: 2048, generated: 64 });
+ * await cache.prefill(0, keys, values, 2048);
+ * const output = await cache.attend(query);
+ */
+export class KvCache {
+  readonly #kernels: LoadedKernels;
+  readonly #capacity: CacheCapacity;
+  readonly #layout: SequenceLayout;
+  readonly #buffers: { readonly cache: DeviceBuffer; readonly sequences: DeviceBuffer; readonly tables: DeviceBuffer };
+
+  private constructor(kernels: LoadedKernels, capacity: CacheCapacity, layout: SequenceLayout) {
+    const { device, geometry } = kernels;
+    this.#kernels = kernels;
+    this.#capacity = capacity;
+    this.#layout = layout;
+    const positions = capacity.tokens + capacity.generated + geometry.scheme.window;
+    const tables = buildTables(geometry, positions);
+    this.#buffers = {
+      cache: device.allocate('cache', layout.bytes * capacity.sequences),
+      sequences: device.allocate('sequences', recordBytes * capacity.sequences),
+      tables: device.allocate('tables', tables.byteLength),
+    };
+    device.write(this.#buffers.tables, tables);
+    const empty = { sinkTokens: 0, middleTokens: 0, streamTokens: 0, windowTokens: 0, windowStart: 0, promptTokens: 0 };
+    for (let sequence = 0; sequence < capacity.sequences; sequence++) this.#writeRecord(sequence, empty);
+  }
+
+  /**
+   * Allocates the cache: exactly `bytes` for the compressed parts, and the shared tables.
+   *
+   * @throws KvforgeError `wrong-use` when a count is not a whole number in range
+   */
+  static open(kernels: LoadedKernels, capacity: CacheCapacity): KvCache {
+    if (!Number.isInteger(capacity.sequences) || capacity.sequences < 1 || capacity.sequences > 65535) {
+      throw new KvforgeError('wrong-use', {
+        at: 'sequences',
+        expected: 'a whole number from 1 to 65535',
+        received: String(capacity.sequences),
+        hint: 'Open one cache for the whole batch.',
+      });
+    }
+    const layout = layoutSequence(kernels.geometry, { tokens: capacity.tokens, generated: capacity.generated });
+    return new KvCache(kernels, capacity, layout);
+  }
+
+  get geometry(): Geometry {
+    return this.#kernels.geometry;
+  }
+
+  /** Bytes allocated for the compressed parts of all sequences, records included. */
+  get bytes(): number {
+    return this.#buffers.cache.bytes + this.#buffers.sequences.bytes;
+  }
+
+  get layout(): SequenceLayout {
+    return this.#layout;
+  }
+
+  /**
+   * Compresses a prompt into a sequence, replacing what it held.
+   *
+   * @param keys f16 bits [KV heads][tokens][head dim], after RoPE at positions 0 to tokens - 1
+   * @param values f16 bits [KV heads][tokens][head dim]
+   * @throws KvforgeError `invalid-input` for a wrong length, a NaN or an infinity, with its position
+   */
+  async prefill(sequence: number, keys: Uint16Array, values: Uint16Array, tokens: number): Promise<void> {
+    const { device, geometry: g } = this.#kernels;
+    this.#checkSequence(sequence);
+    if (!Number.isInteger(tokens) || tokens < 1 || tokens > this.#capacity.tokens) {
+      throw new KvforgeError('wrong-use', {
+        at: 'tokens',
+        expected: `a whole number from 1 to ${this.#capacity.tokens} (the capacity)`,
+        received: String(tokens),
+        hint: 'Open the cache with more tokens.',
+      });
+    }
+    const dimensions = [
+      { name: 'KV head', size: g.kvHeads },
+      { name: 'token', size: tokens },
+      { name: 'channel', size: g.headDim },
+    ];
+    checkHalf(keys, { name: 'keys', dimensions });
+    checkHalf(values, { name: 'values', dimensions });
+
+    const { sinks, middle, window } = splitPrompt(g, tokens);
+    this.#writeRecord(sequence, {
+      sinkTokens: sinks,
+      middleTokens: middle,
+      streamTokens: 0,
+      windowTokens: window,
+      windowStart: 0,
+      promptTokens: tokens,
+    });
+    const prompt = (label: string, data: Uint16Array) => {
+      const buffer = device.allocate(label, data.byteLength);
+      device.write(buffer, data);
+      return buffer;
+    };
+    const input = { keys: prompt('keys', keys), values: prompt('values', values) };
+    const { launches, scratch } = encodeLaunches(
+      this.#kernels,
+      {
+        sequence: { buffer: this.#buffers.sequences, offset: sequence * recordBytes, bytes: recordBytes },
+        keys: { buffer: input.keys },
+        values: { buffer: input.values },
+        tables: { buffer: this.#buffers.tables },
+        cache: { buffer: this.#buffers.cache },
+      },
+      middle,
+    );
+    try {
+      await device.run(launches);
+    } finally {
+      for (const buffer of [input.keys, input.values, ...scratch]) buffer.release();
+    }
+  }
+
+  /**
+   * Appends one generated token to every sequence.
+   *
+   * @param keys f16 bits [sequences][KV heads][head dim], after RoPE at each sequence's next position
+   * @throws KvforgeError `does-not-fit` when a sequence's stream is full; that sequence is unchanged
+   */
+  async append(keys: Uint16Array, values: Uint16Array): Promise<void> {
+    const { device, geometry: g } = this.#kernels;
+    const { sequences } = this.#capacity;
+    const dimensions = [
+      { name: 'sequence', size: sequences },
+      { name: 'KV head', size: g.kvHeads },
+      { name: 'channel', size: g.headDim },
+    ];
+    checkHalf(keys, { name: 'keys', dimensions });
+    checkHalf(values, { name: 'values', dimensions });
+    const newKeys = device.allocate('new_keys', keys.byteLength);
+    const newValues = device.allocate('new_values', values.byteLength);
+    device.write(newKeys, keys);
+    device.write(newValues, values);
+    try {
+      await device.run([
+        this.#kernels.launch(
+          'append_token',
+          { sequences },
+          {
+            sequences: { buffer: this.#buffers.sequences },
+            new_keys: { buffer: newKeys },
+            new_values: { buffer: newValues },
+            tables: { buffer: this.#buffers.tables },
+            cache: { buffer: this.#buffers.cache },
+          },
+        ),
+      ]);
+    } finally {
+      newKeys.release();
+      newValues.release();
+    }
+    for (let sequence = 0; sequence < sequences; sequence++) {
+      const { refusedTokens, streamTokens } = await this.#readRecord(sequence);
+      if (refusedTokens > 0) {
+        throw new KvforgeError('does-not-fit', {
+          at: `sequence ${sequence}`,
+          expected: `at most ${this.#capacity.generated} tokens in the stream`,
+          received: `${streamTokens + refusedTokens}`,
+          hint: 'Open the cache with more generated tokens.',
+        });
+      }
+    }
+  }
+
+  /**
+   * Attention of one query token a sequence over everything the sequence holds.
+   *
+   * @param query f16 bits [sequences][heads][head dim], after RoPE
+   * @param splits blocks that share one row of tokens; chosen from the lengths when left out
+   * @returns float32 [sequences][heads][head dim]; zeros for an empty sequence
+   */
+  async attend(query: Uint16Array, splits?: number): Promise<Float32Array> {
+    const { device, geometry: g } = this.#kernels;
+    const { sequences } = this.#capacity;
+    checkHalf(query, {
+      name: 'query',
+      dimensions: [
+        { name: 'sequence', size: sequences },
+        { name: 'head', size: g.heads },
+        { name: 'channel', size: g.headDim },
+      ],
+    });
+    const work = planWork(g, sequences, splits ?? (await this.#defaultSplits()));
+    const workItems = work.length / 4;
+    const buffers = {
+      work: device.allocate('work', work.byteLength),
+      query: device.allocate('query', query.byteLength),
+      partials: device.allocate('partials', workItems * partialWords(g) * 4),
+      output: device.allocate('output', sequences * g.heads * g.headDim * 4),
+      counters: device.allocate('counters', sequences * g.kvHeads * 4),
+    };
+    try {
+      device.write(buffers.work, work);
+      device.write(buffers.query, query);
+      device.write(buffers.counters, new Uint32Array(sequences * g.kvHeads));
+      const shared = {
+        sequences: { buffer: this.#buffers.sequences },
+        work: { buffer: buffers.work },
+        cache: { buffer: this.#buffers.cache },
+        query: { buffer: buffers.query },
+        tables: { buffer: this.#buffers.tables },
+        partials: { buffer: buffers.partials },
+      };
+      const output = { buffer: buffers.output };
+      const launches =
+        device.target === 'cuda'
+          ? [this.#kernels.launch('attend', { workItems }, { ...shared, output, counters: { buffer: buffers.counters } })]
+          : [
+              this.#kernels.launch('attend', { workItems }, shared),
+              this.#kernels.launch('attend_merge', { workItems }, { work: shared.work, partials: shared.partials, output }),
+            ];
+      await device.run(launches);
+      const bytes = await device.read(buffers.output);
+      return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+    } finally {
+      for (const buffer of Object.values(buffers)) buffer.release();
+    }
+  }
+
+  /**
+   * Decodes a sequence to f16, in token order.
+   *
+   * @returns f16 bits [KV heads][tokens][head dim], keys after RoPE
+   */
+  async decompress(sequence: number): Promise<{ keys: Uint16Array; values: Uint16Array; tokens: number }> {
+    const { device, geometry: g } = this.#kernels;
+    this.#checkSequence(sequence);
+    const lengths = await this.#readRecord(sequence);
+    const tokens = lengths.sinkTokens + lengths.middleTokens + lengths.streamTokens + lengths.windowTokens;
+    const bytes = Math.max(1, tokens) * g.width * 2;
+    const keys = device.allocate('keys', bytes);
+    const values = device.allocate('values', bytes);
+    try {
+      await device.run([
+        this.#kernels.launch(
+          'decompress',
+          { tokens },
+          {
+            sequence: { buffer: this.#buffers.sequences, offset: sequence * recordBytes, bytes: recordBytes },
+            cache: { buffer: this.#buffers.cache },
+            tables: { buffer: this.#buffers.tables },
+            keys: { buffer: keys },
+            values: { buffer: values },
+          },
+        ),
+      ]);
+      const halves = async (buffer: DeviceBuffer) => {
+        if (tokens === 0) return new Uint16Array(0);
+        const read = await device.read(buffer);
+        return new Uint16Array(read.buffer, read.byteOffset, read.byteLength / 2);
+      };
+      return { keys: await halves(keys), values: await halves(values), tokens };
+    } finally {
+      keys.release();
+      values.release();
+    }
+  }
+
+  /** Lengths of a sequence, read from the device. */
+  async lengths(sequence: number): Promise<SequenceLengths> {
+    this.#checkSequence(sequence);
+    return this.#readRecord(sequence);
+  }
+
+  /** The sequence's share of the cache buffer, as it lies in device memory; `layout` says where its parts are. */
+  async readShare(sequence: number): Promise<Uint8Array> {
+    this.#checkSequence(sequence);
+    const { bytes } = this.#layout;
+    return this.#kernels.device.read(this.#buffers.cache, sequence * bytes, bytes);
+  }
+
+  /** Frees the device memory; the cache cannot be used afterwards. */
+  release(): void {
+    for (const buffer of Object.values(this.#buffers)) buffer.release();
+  }
+
+  async #defaultSplits(): Promise<number> {
+    let longest = 0;
+    for (let sequence = 0; sequence < this.#capacity.sequences; sequence++) {
+      const { sinkTokens, middleTokens, streamTokens, windowTokens } = await this.#readRecord(sequence);
+      longest = Math.max(longest, sinkTokens + middleTokens + streamTokens + windowTokens);
+    }
+    // 256 tokens keep a block's fixed cost, loading the basis, below the cost of its tokens.
+    return Math.min(64, Math.max(1, Math.ceil(longest / 256)));
+  }
+
+  #writeRecord(sequence: number, lengths: SequenceLengths): void {
+    const record = writeRecord(this.#layout, sequence * this.#layout.bytes, lengths);
+    this.#kernels.device.write(this.#buffers.sequences, record, sequence * recordBytes);
+  }
+
+  async #readRecord(sequence: number) {
+    const bytes = await this.#kernels.device.read(this.#buffers.sequences, sequence * recordBytes, recordBytes);
+    return readRecord(new Uint32Array(bytes.buffer, bytes.byteOffset, recordBytes / 4));
+  }
+
+  #checkSequence(sequence: number): void {
+    if (!Number.isInteger(sequence) || sequence < 0 || sequence >= this.#capacity.sequences) {
+      throw new KvforgeError('wrong-use', {
+        at: 'sequence',
+        expected: `a whole number from 0 to ${this.#capacity.sequences - 1}`,
+        received: String(sequence),
+        hint: 'Open the cache with more sequences.',
+      });
+    }
+  }
+}

@@ -1,0 +1,129 @@
+// Runs a grid: block after block, each as fibers, until all have exited or one faults.
+#pragma once
+#include "checks.h"
+
+namespace kvf {
+
+struct Request {
+  Module* module = nullptr;
+  u32 grid[3] = {0, 0, 0};
+  u32 threads = 0;
+  u32 dynamic_bytes = 0;
+  Order order = Order::ascending;
+  u64 seed = 0;
+  bool checked = false;
+};
+
+static u8* stacks;
+
+inline void fiber_main() {
+  const Binding* b = memory.bindings + 1;
+  const auto p = [b](u32 i) { return i < memory.bound ? reinterpret_cast<void*>(b[i].begin) : nullptr; };
+  // A function may be called with more arguments than it takes, in the conventions of both processors.
+  launch.module->entry(p(0), p(1), p(2), p(3), p(4), p(5), p(6), p(7), p(8), p(9), p(10), p(11), p(12), p(13), p(14),
+                       p(15), p(16), p(17), p(18), p(19), p(20), p(21), p(22), p(23), p(24), p(25), p(26), p(27),
+                       p(28), p(29), p(30), p(31));
+  exit_thread();
+}
+
+inline void poison_shared() {
+  const Module& module = *launch.module;
+  const u64 dynamic_end = module.dynamic_begin + dynamic_capacity;
+  memset(module.shared, poison, module.dynamic_begin);
+  memset(module.shared + dynamic_end, poison, module.shared_bytes - dynamic_end);
+  memset(module.shared + module.dynamic_begin, poison, launch.dynamic_bytes);
+  if (!launch.checked) return;
+  u8* known = launch.shared_known.data();
+  memset(known, 0, module.dynamic_begin / 8);
+  memset(known + dynamic_end / 8, 0, (module.shared_bytes - dynamic_end) / 8 + 1);
+  memset(known + module.dynamic_begin / 8, 0, launch.dynamic_bytes / 8 + 1);
+}
+
+inline void run_block(const Request& request, u64 linear) {
+  block.linear = linear;
+  block.threads = request.threads;
+  block.waiting = 0;
+  block.exited = 0;
+  block.ready_warps = 0;
+  block.current_warp = 0;
+  block.random = (request.seed * 0x9e3779b97f4a7c15ull ^ linear * 0xbf58476d1ce4e5b9ull) | 1;
+  ++block.epoch;
+  launch.fences = 0;
+  launch.acquired = false;
+  poison_shared();
+  for (u32 w = 0; w * 32 < request.threads; ++w) {
+    const u32 lanes = request.threads - w * 32;
+    Warp& warp = block.warp[w];
+    warp.existing = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1u;
+    warp.exited = 0;
+    warp.groups = 0;
+    warp.epoch = 0;
+    warp.ready = 0;
+  }
+  for (u32 i = 0; i < request.threads; ++i) {
+    Thread& thread = block.thread[i];
+    thread.index = i;
+    thread.stack = stack_low(stacks, i);
+    thread.copies.clear();
+    thread.copy_group = 0;
+    thread.line = 0;
+    prepare_context(thread.context, thread.stack, fiber_main);
+    set_ready(thread);
+  }
+  block.current_warp = pick_bit(block.ready_warps);
+  block.current = pick_thread();
+  threadIdx = uint3{block.current->index, 0, 0};
+  switch_context(block.main, block.current->context);
+}
+
+inline void open_launch(const Request& request) {
+  const u64 blocks = static_cast<u64>(request.grid[0]) * request.grid[1] * request.grid[2];
+  launch.checked = request.checked;
+  launch.module = request.module;
+  launch.dynamic_bytes = request.dynamic_bytes;
+  block.order = request.order;
+  block.failed = false;
+  blockDim = uint3{request.threads, 1, 1};
+  gridDim = uint3{request.grid[0], request.grid[1], request.grid[2]};
+  if (!request.checked) return;
+  // Numbers of earlier launches must stay below first_block; when they would wrap, every record is forgotten.
+  launch.first_block += launch.blocks;
+  if (launch.first_block + blocks > 0xffffffffull) {
+    launch.first_block = 1;
+    for (auto& [id, buffer] : memory.buffers) {
+      free(buffer.cells);
+      buffer.cells = nullptr;
+    }
+  }
+  launch.blocks = static_cast<u32>(blocks);
+  launch.published.assign(blocks, 0);
+  if (launch.shared_known.size() < request.module->shared_bytes / 8 + 16) {
+    launch.shared_known.resize(request.module->shared_bytes / 8 + 16);
+    launch.shared_cells.resize(request.module->shared_bytes / 4 + 16);
+  }
+}
+
+// False on a fault, which is then in block.fault.
+inline bool run_grid(const Request& request) {
+  const u64 blocks = static_cast<u64>(request.grid[0]) * request.grid[1] * request.grid[2];
+  std::vector<u32> shuffled;
+  if (request.order == Order::shuffled) {
+    shuffled.resize(blocks);
+    for (u32 i = 0; i < blocks; ++i) shuffled[i] = i;
+    block.random = request.seed * 0x9e3779b97f4a7c15ull | 1;
+    for (u64 i = blocks; i > 1; --i) std::swap(shuffled[i - 1], shuffled[next_random() % i]);
+  }
+  for (u64 i = 0; i < blocks; ++i) {
+    const u64 linear = request.order == Order::shuffled     ? shuffled[i]
+                       : request.order == Order::descending ? blocks - 1 - i
+                                                            : i;
+    blockIdx.x = static_cast<u32>(linear % request.grid[0]);
+    blockIdx.y = static_cast<u32>(linear / request.grid[0] % request.grid[1]);
+    blockIdx.z = static_cast<u32>(linear / request.grid[0] / request.grid[1]);
+    run_block(request, linear);
+    if (block.failed) return false;
+  }
+  return true;
+}
+
+}  // namespace kvf

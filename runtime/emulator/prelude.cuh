@@ -1,0 +1,113 @@
+// The CUDA that emitted kernels use, as C++ for the emulator. g++ finds this file instead of templates/cuda/prelude.cuh;
+// both offer the same names. No system header is included: it would cost more than compiling the kernel.
+#pragma once
+#include "half.h"
+#include "kernel_api.h"
+#include "types.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+// Only thread_local fits both `__shared__ T x[N]` inside a function (where it implies static) and
+// `extern __shared__ T x[]`. The host runs every fiber on one thread, so all of them see one copy; and the
+// variables of a module lie in one TLS block, whose range the host asks the dynamic linker for.
+#define __shared__ thread_local
+
+// Dynamic shared memory, at the largest size any target offers; a launch may use the part that it asked for.
+thread_local __align__(1024) unsigned char shared_memory[233472];
+// Touches the TLS block, so that it exists, and says where the dynamic part lies.
+extern "C" unsigned char* kvf_dynamic_shared() { return shared_memory; }
+
+// The host sets threadIdx at every switch of fibers. Constants are not instrumented, and may stay in registers.
+extern "C" {
+extern const uint3 threadIdx;
+extern const uint3 blockIdx;
+extern const uint3 blockDim;
+extern const uint3 gridDim;
+}
+static const int warpSize = 32;
+
+#define KVF_INLINE static inline __attribute__((always_inline))
+
+// Collectives take the line of the call: a macro tells it without debug information, and the same in both modes.
+#define __syncthreads() kvf_barrier(__LINE__)
+#define __syncwarp(...) kvf_sync_warp_at(__LINE__ __VA_OPT__(, ) __VA_ARGS__)
+#define __shfl_sync(...) kvf_shuffle_at<kvf_shuffle_index>(__LINE__, __VA_ARGS__)
+#define __shfl_xor_sync(...) kvf_shuffle_at<kvf_shuffle_xor>(__LINE__, __VA_ARGS__)
+#define __shfl_down_sync(...) kvf_shuffle_at<kvf_shuffle_down>(__LINE__, __VA_ARGS__)
+#define __shfl_up_sync(...) kvf_shuffle_at<kvf_shuffle_up>(__LINE__, __VA_ARGS__)
+#define __ballot_sync(mask, predicate) kvf_ballot(__LINE__, mask, (predicate) ? 1u : 0u)
+#define __any_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 1u : 0u) != 0u)
+#define __all_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 0u : 1u) == 0u)
+#define mma_m16n8k16(...) kvf_mma_f16_at(__LINE__, __VA_ARGS__)
+#define mma_m16n8k32_s8(...) kvf_mma_s8_at(__LINE__, __VA_ARGS__)
+#define ldmatrix_x4(...) kvf_load_matrix_at<4, false>(__LINE__, __VA_ARGS__)
+#define ldmatrix_x4_trans(...) kvf_load_matrix_at<4, true>(__LINE__, __VA_ARGS__)
+#define ldmatrix_x2(...) kvf_load_matrix_at<2, false>(__LINE__, __VA_ARGS__)
+#define ldmatrix_x2_trans(...) kvf_load_matrix_at<2, true>(__LINE__, __VA_ARGS__)
+
+KVF_INLINE void kvf_sync_warp_at(u32 line, u32 mask = 0xffffffffu) { kvf_sync_warp(line, mask); }
+
+template <KvfShuffle mode, typename T>
+KVF_INLINE T kvf_shuffle_at(u32 line, u32 mask, T value, u32 argument, u32 width = 32) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a shuffle moves 4 or 8 bytes");
+  u64 bits = 0;
+  __builtin_memcpy(&bits, &value, sizeof(T));
+  bits = kvf_shuffle(line, mask, bits, argument, width, mode);
+  __builtin_memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+KVF_INLINE void kvf_mma_f16_at(u32 line, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  const KvfFloatQuad sum = kvf_mma_f16(d[0], d[1], d[2], d[3], a[0], a[1], a[2], a[3], b[0], b[1], line);
+  d[0] = sum.value[0];
+  d[1] = sum.value[1];
+  d[2] = sum.value[2];
+  d[3] = sum.value[3];
+}
+
+KVF_INLINE void kvf_mma_s8_at(u32 line, i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  const KvfQuad sum = kvf_mma_s8(d[0], d[1], d[2], d[3], a[0], a[1], a[2], a[3], b[0], b[1], line);
+  d[0] = static_cast<i32>(sum.word[0]);
+  d[1] = static_cast<i32>(sum.word[1]);
+  d[2] = static_cast<i32>(sum.word[2]);
+  d[3] = static_cast<i32>(sum.word[3]);
+}
+
+template <int count, bool transposed>
+KVF_INLINE void kvf_load_matrix_at(u32 line, u32 (&r)[count], const void* row) {
+  const KvfQuad loaded = kvf_load_matrix(line, row, count, transposed);
+  r[0] = loaded.word[0];
+  r[1] = loaded.word[1];
+  if constexpr (count == 4) {
+    r[2] = loaded.word[2];
+    r[3] = loaded.word[3];
+  }
+}
+
+KVF_INLINE u32 lane_id() { return threadIdx.x & 31u; }
+
+KVF_INLINE void cp_async_16(void* shared, const void* global) { kvf_copy_issue(shared, global, 16); }
+KVF_INLINE void cp_async_8(void* shared, const void* global) { kvf_copy_issue(shared, global, 8); }
+KVF_INLINE void cp_async_4(void* shared, const void* global) { kvf_copy_issue(shared, global, 4); }
+KVF_INLINE void cp_async_commit() { kvf_copy_commit(); }
+template <int pending>
+KVF_INLINE void cp_async_wait() {
+  kvf_copy_wait(pending);
+}
+
+KVF_INLINE void __threadfence() { kvf_fence(); }
+KVF_INLINE void __threadfence_block() {}
+
+template <typename T>
+KVF_INLINE T __ldg(const T* address) {
+  return *address;
+}
+
+#include "prelude_atomics.h"
+#include "prelude_math.h"

@@ -1,0 +1,43 @@
+import { partNames, recordIndex, recordWords, type SequenceLayout } from '../codegen/plan/layout.js';
+
+/** Lengths of a sequence, as the record holds them. */
+export interface SequenceLengths {
+  readonly sinkTokens: number;
+  readonly middleTokens: number;
+  readonly streamTokens: number;
+  readonly windowTokens: number;
+  readonly windowStart: number;
+  readonly promptTokens: number;
+}
+
+/**
+ * Writes the record that describes one sequence to the kernels.
+ *
+ * @param baseBytes where the sequence's share begins in the cache buffer
+ * @example
+ * writeRecord(layout, 0, { sinkTokens: 4, middleTokens: 0, streamTokens: 0, windowTokens: 64, windowStart: 0, promptTokens: 68 }).length; // 64
+ */
+export function writeRecord(layout: SequenceLayout, baseBytes: number, lengths: SequenceLengths): Uint32Array {
+  const record = new Uint32Array(recordWords);
+  for (const [name, value] of Object.entries(lengths)) record[recordIndex(name as keyof SequenceLengths)] = value;
+  record[recordIndex('streamCapacity')] = layout.capacity.stream;
+  for (const name of partNames) {
+    const part = layout.parts.find((candidate) => candidate.name === name)!;
+    record[recordIndex(name)] = (baseBytes + part.offset) / 4;
+  }
+  return record;
+}
+
+/** Reads the lengths back, and how many tokens a full stream refused. */
+export function readRecord(record: Uint32Array): SequenceLengths & { readonly refusedTokens: number } {
+  const at = (name: Parameters<typeof recordIndex>[0]) => record[recordIndex(name)]!;
+  return {
+    sinkTokens: at('sinkTokens'),
+    middleTokens: at('middleTokens'),
+    streamTokens: at('streamTokens'),
+    windowTokens: at('windowTokens'),
+    windowStart: at('windowStart'),
+    promptTokens: at('promptTokens'),
+    refusedTokens: at('refusedTokens'),
+  };
+}

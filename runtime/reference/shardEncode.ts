@@ -1,0 +1,187 @@
+import type { ModelShape } from '../../dsl/model.js';
+import { quantizeBasis, topEigenvectors } from './basis.js';
+import { hadamard } from './hadamard.js';
+import { encodeStream, lloydMaxLevels } from './lloydMax.js';
+import { quantize, toHalf } from './quantize.js';
+import { meanOf, secondMomentOf, unrotatedRows } from './secondMoment.js';
+import { type Cache, emptyTensor, type HeadTensor, type Matrix, vectorAt } from './shapes.js';
+import type { ShardMiddle, ShardParts, ShardStream } from './shard.js';
+import { assign, channelMaximum, kMeans } from './vectorQuantization.js';
+
+export interface ShardOptions {
+  /** Components of the keys that are kept, at most kvHeads*d. */
+  readonly rank: number;
+  /** Width of each group of components, in bits; one for every group. */
+  readonly bits: readonly number[];
+  /** Components in a group; the last may be shorter. */
+  readonly group: number;
+  /** Channels in a value code; a divisor of d. */
+  readonly channels: number;
+  /** Entries of the value codebook, at most 65536. */
+  readonly entries: number;
+  /** Lloyd rounds of the value codebook. */
+  readonly iterations: number;
+  readonly seed: number;
+  /** Tokens at the start kept as they are. */
+  readonly sinks: number;
+  /** Tokens at the end kept as they are; sinks come first where a prompt is too short for both. */
+  readonly window: number;
+  /** Tokens before the window that are coded one by one, as if generated; 0 if left out. */
+  readonly stream?: number;
+  /** 8 if left out. */
+  readonly streamBits?: number;
+}
+
+/**
+ * Compresses one layer of a prompt at positions 0 .. T-1 by the whole Shard scheme, in float64; only what the format
+ * stores is rounded.
+ *
+ * @param cache finite; keys after RoPE
+ * @example
+ * encodeShard(cache, presetModel('smollm2-135m'), {
+ *   rank: 32, bits: [4], group: 64, channels: 4, entries: 256, iterations: 30, seed: 1, sinks: 4, window: 64,
+ * });
+ */
+export function encodeShard(cache: Cache, model: ModelShape, options: ShardOptions): ShardParts {
+  requireFitting(cache, model, options);
+  const total = cache.keys.tokens;
+  const sinks = Math.min(options.sinks, total);
+  const window = Math.min(options.window, total - sinks);
+  const stream = Math.min(options.stream ?? 0, total - sinks - window);
+  const middle = total - sinks - window - stream;
+  return {
+    kvHeads: model.kvHeads,
+    headDim: model.headDim,
+    invFreq: model.rope.invFreq,
+    sinks: kept(cache, 0, sinks),
+    middle: {
+      tokens: middle,
+      firstPosition: sinks,
+      ...encodeKeys(unrotatedRows(cache.keys, sinks, middle, model.rope.invFreq), options),
+      ...encodeValues(slice(cache.values, sinks, middle), options),
+    },
+    stream: encodeTokens(
+      slice(cache.keys, sinks + middle, stream),
+      slice(cache.values, sinks + middle, stream),
+      options,
+    ),
+    window: kept(cache, total - window, window),
+  };
+}
+
+function requireFitting({ keys, values }: Cache, model: ModelShape, options: ShardOptions): void {
+  const { rank, bits, group, channels, entries } = options;
+  const faults: [fault: boolean, message: string][] = [
+    [keys.heads !== model.kvHeads || keys.channels !== model.headDim, 'keys do not have the heads of the model'],
+    [values.heads !== keys.heads || values.tokens !== keys.tokens, 'values do not have the shape of the keys'],
+    [values.channels !== keys.channels, 'values do not have the shape of the keys'],
+    [rank < 1 || rank > model.width, `rank ${rank} is not in 1 to ${model.width}`],
+    [bits.length !== Math.ceil(rank / group), `${bits.length} widths for ${Math.ceil(rank / group)} groups`],
+    [model.headDim % channels !== 0, `${channels} channels a code do not divide a head of ${model.headDim}`],
+    [entries < 1 || entries > 65536, `${entries} entries do not fit 16-bit codes`],
+    [!keys.data.every(Number.isFinite) || !values.data.every(Number.isFinite), 'the cache is not finite'],
+  ];
+  for (const [fault, message] of faults) if (fault) throw new RangeError(message);
+}
+
+type KeyParts = Pick<
+  ShardMiddle,
+  'rank' | 'coefficientCodes' | 'coefficientScales' | 'basisCodes' | 'basisScales' | 'mean'
+>;
+
+/** @param rows [M][kvHeads*d], before RoPE */
+function encodeKeys(rows: Matrix, { rank, bits, group }: ShardOptions): KeyParts {
+  const { columns: width, data } = rows;
+  const exactMean = meanOf(rows);
+  const { vectors } = topEigenvectors(secondMomentOf(rows, exactMean), rank);
+  const basis = quantizeBasis(vectors);
+  // Coefficients are about the mean that is stored, so that its rounding is not lost.
+  const mean = exactMean.map(toHalf);
+  const coefficientCodes = new Int32Array(rows.rows * rank);
+  const coefficientScales = new Float64Array(rank);
+  for (let r = 0; r < rank; r++) {
+    const coefficients = Float64Array.from({ length: rows.rows }, (_, token) => {
+      let sum = 0;
+      for (let i = 0; i < width; i++) sum += vectors.data[i * rank + r]! * (data[token * width + i]! - mean[i]!);
+      return sum;
+    });
+    const { codes, scale } = quantize(coefficients, bits[Math.floor(r / group)]!);
+    coefficientScales[r] = scale;
+    for (let token = 0; token < rows.rows; token++) coefficientCodes[token * rank + r] = codes[token]!;
+  }
+  return {
+    rank,
+    coefficientCodes,
+    coefficientScales,
+    basisCodes: basis.codes,
+    basisScales: basis.scales,
+    mean,
+  };
+}
+
+type ValueParts = Pick<ShardMiddle, 'channels' | 'valueCodes' | 'codebook' | 'channelMax'>;
+
+function encodeValues(values: HeadTensor, { channels, entries, iterations, seed }: ShardOptions): ValueParts {
+  const { heads, tokens, channels: d } = values;
+  const channelMax = new Float64Array(heads * d);
+  const scaled = new Float64Array(tokens * heads * d);
+  for (let head = 0; head < heads; head++) {
+    const turned = new Float64Array(tokens * d);
+    for (let token = 0; token < tokens; token++) turned.set(hadamard(vectorAt(values, head, token)), token * d);
+    const maximum = channelMaximum({ rows: tokens, columns: d, data: turned });
+    channelMax.set(maximum, head * d);
+    for (let token = 0; token < tokens; token++) {
+      for (let i = 0; i < d; i++) scaled[(token * heads + head) * d + i] = turned[token * d + i]! / maximum[i]!;
+    }
+  }
+  const points = { rows: scaled.length / channels, columns: channels, data: scaled };
+  const codebook = kMeans(points, { entries, iterations, seed }).data.map(toHalf);
+  const valueCodes = assign(points, { rows: entries, columns: channels, data: codebook });
+  return { channels, valueCodes, codebook, channelMax };
+}
+
+function encodeTokens(keys: HeadTensor, values: HeadTensor, { streamBits = 8 }: ShardOptions): ShardStream {
+  const { heads, tokens, channels: d } = keys;
+  const levels = lloydMaxLevels(streamBits, d);
+  const code = (tensor: HeadTensor) => {
+    const codes = new Uint16Array(tokens * heads * d);
+    const norms = new Float64Array(tokens * heads);
+    for (let token = 0; token < tokens; token++) {
+      for (let head = 0; head < heads; head++) {
+        const vector = token * heads + head;
+        const coded = encodeStream(vectorAt(tensor, head, token), levels);
+        codes.set(coded.codes, vector * d);
+        norms[vector] = coded.norm;
+      }
+    }
+    return { codes, norms };
+  };
+  const key = code(keys);
+  const value = code(values);
+  return {
+    tokens,
+    keyCodes: key.codes,
+    keyNorms: key.norms,
+    valueCodes: value.codes,
+    valueNorms: value.norms,
+    levels,
+  };
+}
+
+function kept({ keys, values }: Cache, first: number, count: number): Cache {
+  const half = (tensor: HeadTensor) => {
+    const part = slice(tensor, first, count);
+    return { ...part, data: part.data.map(toHalf) };
+  };
+  return { keys: half(keys), values: half(values) };
+}
+
+function slice(tensor: HeadTensor, first: number, count: number): HeadTensor {
+  const part = emptyTensor(tensor.heads, count, tensor.channels);
+  for (let head = 0; head < tensor.heads; head++) {
+    for (let token = 0; token < count; token++) {
+      vectorAt(part, head, token).set(vectorAt(tensor, head, first + token));
+    }
+  }
+  return part;
+}

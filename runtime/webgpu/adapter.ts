@@ -1,0 +1,51 @@
+import { KvforgeError } from '../../dsl/errors.js';
+
+/** Optional WebGPU features that kernels or reports use. No others are asked for, so that kernels stay portable. */
+export const USED_FEATURES = ['shader-f16', 'subgroups', 'timestamp-query'] as const;
+
+export type FeatureChoice = 'all' | readonly string[];
+
+/**
+ * Browsers and Dawn mark software adapters as fallback adapters; the known rasterisers are named too, since a driver
+ * reached through a translation layer loses that mark.
+ */
+export function isSoftware({ info }: GPUAdapter): boolean {
+  const text = `${info.vendor} ${info.architecture} ${info.device} ${info.description}`;
+  return info.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe|softpipe|basic render|\bwarp\b/i.test(text);
+}
+
+/** Name for reports, which always says when the adapter is software. */
+export function describeAdapter(adapter: GPUAdapter): string {
+  const { vendor, architecture, device, description } = adapter.info;
+  const family = [vendor, architecture].filter((part) => part !== '').join(' ') || 'unnamed adapter';
+  const detail = description || device;
+  return `${family}${detail === '' ? '' : `: ${detail}`} (${isSoftware(adapter) ? 'software' : 'hardware'})`;
+}
+
+/**
+ * Opens a device with the limits of its adapter, since the default ones are those of the smallest phone, and with the
+ * features asked for.
+ */
+export async function requestGpuDevice(adapter: GPUAdapter, features: FeatureChoice = 'all'): Promise<GPUDevice> {
+  const wanted = features === 'all' ? USED_FEATURES.filter((name) => adapter.features.has(name)) : features;
+  const absent = wanted.filter((name) => !adapter.features.has(name));
+  if (absent.length > 0) {
+    throw new KvforgeError('missing-capability', {
+      at: 'webgpu device',
+      expected: `an adapter with ${absent.join(', ')}`,
+      received: describeAdapter(adapter),
+      hint: "Open another adapter, or ask for features: 'all' to take what there is.",
+    });
+  }
+  const requiredLimits: Record<string, number> = {};
+  // The limits are getters of the prototype, which `for in` lists and `Object.entries` does not.
+  for (const name in adapter.limits) {
+    const value = adapter.limits[name as keyof GPUSupportedLimits];
+    if (typeof value === 'number') requiredLimits[name] = value;
+  }
+  return adapter.requestDevice({
+    label: 'kvforge',
+    requiredLimits,
+    requiredFeatures: wanted as Iterable<GPUFeatureName>,
+  });
+}

@@ -1,0 +1,99 @@
+import { expect, it } from 'vitest';
+import { printCuda } from '../../codegen/emit/cuda.js';
+import { printWgsl } from '../../codegen/emit/wgsl.js';
+import { lowerText } from '../../codegen/lower/lower.js';
+import { emittedName, type Root, specialize } from '../../codegen/specialize.js';
+import { source } from './lower/support.js';
+
+async function run(text: string, roots: readonly Root[]): Promise<ReturnType<typeof specialize>> {
+  const functions = await lowerText(source(text), 'my.ts');
+  return specialize(roots, new Map(functions.map((one) => [one.name, one])));
+}
+
+const decoder = `
+function pick(i: u32, levels: Lookup<f32>): f32 {
+  'device';
+  return levels(i);
+}
+function decode(bits: Static<u32>, offset: Static<i32>, code: u32, levels: Lookup<f32>): f32 {
+  'device';
+  const last = u32(u32(1 << bits) - 1);
+  const table = zeros('f32', last + 1);
+  for (let i = 0; i < last; i++) table[i] = pick(i, levels);
+  if (bits > 3) {
+    const step = f32(offset);
+    return pick(code, levels) + step;
+  } else {
+    const step = table[last]!;
+    return step;
+  }
+}`;
+
+it('substitutes statics, folds constants and drops dead branches', async () => {
+  const functions = await run(decoder, [
+    { name: 'decode', statics: { bits: 4, offset: -3 } },
+    { name: 'decode', statics: { bits: 2, offset: 0 } },
+    { name: 'decode', statics: { bits: 4, offset: -3 } },
+  ]);
+  expect(functions.map((one) => one.emittedName)).toEqual(['pick', 'decode_4_m3', 'decode_2_0']);
+  expect(`\n${printCuda(functions)}`).toMatchInlineSnapshot();
+});
+
+it('binds tables to WGSL functions, one copy of a function per binding', async () => {
+  const functions = await run(decoder, [
+    { name: 'decode', statics: { bits: 1, offset: 0 }, lookups: { levels: 'load_keys' } },
+    { name: 'decode', statics: { bits: 1, offset: 0 }, lookups: { levels: 'load_values' } },
+  ]);
+  expect(`\n${printWgsl(functions, { f16: true })}`).toMatchInlineSnapshot();
+});
+
+it('keeps a scope of its own where inlining a branch would repeat a name', async () => {
+  const functions = await run(
+    `function f(bits: Static<u32>, x: f32): f32 {
+  'device';
+  let sum = x;
+  if (bits === 4) { const twice = x * 2; sum += twice; }
+  if (bits > 2) { const twice = x * 3; sum += twice; }
+  return sum;
+}`,
+    [{ name: 'f', statics: { bits: 4 } }],
+  );
+  expect(`\n${printCuda(functions)}`).toMatchInlineSnapshot();
+});
+
+it('names by parameter order', () => {
+  expect(emittedName('quantizeSymmetric', [4, 64])).toBe('quantize_symmetric_4_64');
+  expect(emittedName('half', [])).toBe('half_');
+  expect(emittedName('toFP8', [])).toBe('to_fp8');
+});
+
+it('refuses what only the numbers show', async () => {
+  const inner = (
+    body: string,
+  ): string => `function g(n: Static<u32>, a: FixedArray<f32, typeof n>): f32 { 'device'; return a[0]!; }
+function f(n: Static<u32>, x: u32, a: FixedArray<f32, 4>): f32 {
+  'device';
+  ${body}
+}`;
+  const cases: [string, Root][] = [
+    [inner('return a[n]!;'), { name: 'f', statics: { n: 4 } }],
+    [inner('return f32(x % (n - 4));'), { name: 'f', statics: { n: 4 } }],
+    [inner('return f32(u32(x / (n - 4)));'), { name: 'f', statics: { n: 4 } }],
+    [inner('return f32(x >>> n);'), { name: 'f', statics: { n: 32 } }],
+    [inner('return g(n, a);'), { name: 'f', statics: { n: 8 } }],
+    [inner("const b = zeros('f32', n); return b[0]!;"), { name: 'f', statics: { n: 0 } }],
+    [inner('return a[0]!;'), { name: 'f', statics: {} }],
+    [inner('return a[0]!;'), { name: 'f', statics: { n: 1.5 } }],
+    [inner('return a[0]!;'), { name: 'f', statics: { n: 1, m: 2 } }],
+    [inner('return a[0]!;'), { name: 'h', statics: {} }],
+  ];
+  const outcomes = await Promise.all(
+    cases.map(([text, root]) =>
+      run(text, [root]).then(
+        () => 'PASSED',
+        (error: unknown) => (error as Error).message,
+      ),
+    ),
+  );
+  expect(outcomes).toMatchInlineSnapshot();
+});

@@ -1,0 +1,4 @@
+import { WebGpuDevice } from '../../runtime/webgpu/webgpu.js';
+import { deviceConformance } from './device-conformance.js';
+
+deviceConformance('WebGPU in software', () => WebGpuDevice.open({ adapter: 'software', poison: true }));

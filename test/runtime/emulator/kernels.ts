@@ -1,0 +1,224 @@
+import type { KernelText } from '../../../runtime/device.js';
+
+interface Shape {
+  readonly threads?: number;
+  readonly dynamic?: number;
+}
+
+/**
+ * A kernel of the given statements. Parameters are words of the form `const f32 a` or `u32 sum`: reads and read_writes.
+ * The first statement is on line 3 of the text.
+ */
+export function kernel(entry: string, parameters: readonly string[], body: string, shape: Shape = {}): KernelText {
+  const bindings = parameters.map((parameter) => {
+    const [, constant, element, name] = /^(const )?(\w+) (\w+)$/.exec(parameter)!;
+    return { constant: constant !== undefined, element: element as 'u32' | 'i32' | 'f32', name: name! };
+  });
+  const pointers = bindings.map(
+    ({ constant, element, name }) =>
+      `${constant ? 'const ' : ''}${element === 'f32' ? 'float' : element}* __restrict__ ${name}`,
+  );
+  return {
+    descriptor: {
+      stage: 'test',
+      entry,
+      file: `${entry}.cu`,
+      target: 'cuda',
+      bindings: bindings.map(({ constant, element, name }) => ({
+        name,
+        access: constant ? 'read' : 'read_write',
+        element,
+        holds: 'words',
+      })),
+      threads: shape.threads ?? 32,
+      grid: [1, 1, 1],
+      sharedBytes: { fixed: 0, dynamic: shape.dynamic ?? 0 },
+      requires: [],
+      tunables: {},
+    },
+    source: `#include "prelude.cuh"\nextern "C" __global__ void ${entry}(${pointers.join(', ')}) {\n${body}\n}\n`,
+  };
+}
+
+export const add = kernel(
+  'add',
+  ['const f32 a', 'const f32 b', 'f32 c'],
+  `const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+c[i] = a[i] + b[i];`,
+);
+
+export const reduce = kernel(
+  'reduce',
+  ['const f32 a', 'f32 sum'],
+  `__shared__ float partial[8];
+float value = a[blockIdx.x * 256 + threadIdx.x];
+for (u32 distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+if (lane_id() == 0) partial[threadIdx.x / 32] = value;
+__syncthreads();
+if (threadIdx.x < 8) {
+  float total = partial[threadIdx.x];
+  for (u32 distance = 4; distance > 0; distance /= 2) total += __shfl_down_sync(0xffu, total, distance);
+  if (threadIdx.x == 0) sum[blockIdx.x] = total;
+}`,
+  { threads: 256 },
+);
+
+export const shuffles = kernel(
+  'shuffles',
+  ['u32 out'],
+  `const u32 t = threadIdx.x;
+out[t] = __shfl_sync(0xffffffffu, t, 5);
+out[32 + t] = __shfl_sync(0xffffffffu, t, 3, 8);
+out[64 + t] = __shfl_up_sync(0xffffffffu, t, 2);
+out[96 + t] = __shfl_down_sync(0xffffffffu, t, 3, 16);
+out[128 + t] = __ballot_sync(0xffffffffu, t % 3 == 0);
+out[160 + t] = __any_sync(0xffffffffu, t == 9) ? 1u : 0u;
+out[192 + t] = t < 16 ? __ballot_sync(0xffffu, t > 7) : 0u;
+const unsigned long long wide = __shfl_xor_sync(0xffffffffu, 0x100000000ull * t + 7, 31);
+out[224 + t] = (u32)(wide >> 32);`,
+);
+
+/** d (16x8, f32) = c + a (16x16 halves, row-major) * b (16x8 halves, row-major), fragments filled by the PTX layout. */
+export const product = kernel(
+  'product',
+  ['const u32 a', 'const u32 b', 'const f32 c', 'f32 d'],
+  `const u16* const halves = reinterpret_cast<const u16*>(b);
+const u32 g = threadIdx.x / 4, t = threadIdx.x % 4;
+const u32 af[4] = {a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4]};
+u32 bf[2];
+for (u32 i = 0; i < 2; ++i) {
+  bf[i] = (u32)halves[(2 * t + 8 * i) * 8 + g] | (u32)halves[(2 * t + 8 * i + 1) * 8 + g] << 16;
+}
+float df[4];
+for (u32 i = 0; i < 4; ++i) df[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+mma_m16n8k16(df, af, bf);
+for (u32 i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = df[i];`,
+);
+
+/** The same of bytes: a is 16x32, b is 32x8, both row-major. */
+export const byteProduct = kernel(
+  'byte_product',
+  ['const u32 a', 'const u32 b', 'const i32 c', 'i32 d'],
+  `const u8* const bytes = reinterpret_cast<const u8*>(b);
+const u32 g = threadIdx.x / 4, t = threadIdx.x % 4;
+const u32 af[4] = {a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4]};
+u32 bf[2] = {0, 0};
+for (u32 i = 0; i < 2; ++i) {
+  for (u32 k = 0; k < 4; ++k) bf[i] |= (u32)bytes[(4 * t + 16 * i + k) * 8 + g] << 8 * k;
+}
+i32 df[4];
+for (u32 i = 0; i < 4; ++i) df[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+mma_m16n8k32_s8(df, af, bf);
+for (u32 i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = df[i];`,
+);
+
+/** Loads four 8x8 matrices of halves in all four ways: 32 rows of 8 halves in, 12 words a lane out. */
+export const matrices = kernel(
+  'matrices',
+  ['const u32 a', 'u32 out'],
+  `__shared__ __align__(16) u32 rows[128];
+for (u32 i = 0; i < 4; ++i) rows[threadIdx.x * 4 + i] = a[threadIdx.x * 4 + i];
+__syncthreads();
+u32 four[4], two[2];
+ldmatrix_x4(four, rows + threadIdx.x * 4);
+for (u32 i = 0; i < 4; ++i) out[threadIdx.x * 12 + i] = four[i];
+ldmatrix_x4_trans(four, rows + threadIdx.x * 4);
+for (u32 i = 0; i < 4; ++i) out[threadIdx.x * 12 + 4 + i] = four[i];
+ldmatrix_x2(two, rows + threadIdx.x % 16 * 4);
+for (u32 i = 0; i < 2; ++i) out[threadIdx.x * 12 + 8 + i] = two[i];
+ldmatrix_x2_trans(two, rows + threadIdx.x % 16 * 4);
+for (u32 i = 0; i < 2; ++i) out[threadIdx.x * 12 + 10 + i] = two[i];`,
+);
+
+function copyBody(wait: string): string {
+  return `float* const tile = reinterpret_cast<float*>(shared_memory);
+cp_async_16(tile + 4 * threadIdx.x, a + 4 * threadIdx.x);
+cp_async_commit();
+cp_async_8(tile + 128 + 2 * threadIdx.x, a + 128 + 2 * threadIdx.x);
+cp_async_4(tile + 192 + threadIdx.x, a + 192 + threadIdx.x);
+cp_async_commit();
+${wait}
+__syncthreads();
+for (u32 i = threadIdx.x; i < 224; i += 32) b[i] = tile[223 - i];`;
+}
+const withDynamic = (text: KernelText): KernelText => ({
+  ...text,
+  source: text.source.replace(') {\n', ') { extern __shared__ __align__(16) unsigned char shared_memory[];\n'),
+});
+const copies = ['const f32 a', 'f32 b'];
+export const copyWaits = withDynamic(kernel('copy_waits', copies, copyBody('cp_async_wait<0>();'), { dynamic: 896 }));
+export const copyWaitsOne = withDynamic(
+  kernel('copy_waits_one', copies, copyBody('cp_async_wait<1>();'), { dynamic: 896 }),
+);
+export const copyForgets = withDynamic(kernel('copy_forgets', copies, copyBody(''), { dynamic: 896 }));
+
+/** All 65536 halves to floats and back, and words of floats to halves in the three ways. */
+export const halves = kernel(
+  'halves',
+  ['f32 all', 'u32 back', 'const f32 a', 'u32 rounded', 'u32 saturated', 'u32 packed'],
+  `const u32 i = blockIdx.x * 256 + threadIdx.x;
+all[i] = half_to_float((u16)i);
+back[i] = float_to_half(all[i]);
+rounded[i] = float_to_half(a[i]);
+saturated[i] = float_to_half_saturated(a[i]);
+packed[i] = pack_half2(round_to_half(a[i]), a[i]);
+const float2 pair = unpack_half2(packed[i]);
+if (pair.x == pair.x && pair.x != pair.y) packed[i] = 0;`,
+  { threads: 256 },
+);
+
+export const atomics = kernel(
+  'atomics',
+  ['u32 counts', 'i32 extremes', 'f32 sum'],
+  `__shared__ u32 local;
+if (threadIdx.x == 0) local = 0;
+__syncthreads();
+atomicAdd(&local, 1u);
+__syncthreads();
+if (threadIdx.x == 0) atomicAdd(&counts[0], local);
+atomicMax(&counts[1], blockIdx.x * 32 + threadIdx.x);
+atomicMin(&counts[2], 100 - threadIdx.x);
+if (atomicCAS(&counts[3], 0u, 1u) == 0u) atomicExch(&counts[4], 77u);
+atomicMax(&extremes[0], (i32)threadIdx.x - 50);
+atomicMin(&extremes[1], (i32)threadIdx.x - 50);
+atomicAdd(&extremes[2], -1);
+atomicAdd(&sum[0], 0.5f);`,
+);
+
+export const grid3 = kernel(
+  'grid3',
+  ['u32 out'],
+  `if (threadIdx.x != 0) return;
+out[(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x] = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z;`,
+);
+
+export const mergeLast = kernel(
+  'merge_last',
+  ['const f32 a', 'f32 partials', 'u32 counter', 'f32 sum'],
+  `__shared__ bool last;
+partials[blockIdx.x * 32 + threadIdx.x] = a[blockIdx.x * 32 + threadIdx.x] * 2.0f;
+__threadfence();
+__syncthreads();
+if (threadIdx.x == 0) last = atomicAdd(&counter[0], 1u) == gridDim.x - 1;
+__syncthreads();
+if (!last) return;
+__threadfence();
+float total = 0.0f;
+for (u32 block = 0; block < gridDim.x; ++block) total += partials[block * 32 + threadIdx.x];
+sum[threadIdx.x] = total;`,
+);
+
+/** Kernels that are right, for both compilers. */
+export const goodKernels: readonly KernelText[] = [
+  add,
+  reduce,
+  shuffles,
+  product,
+  byteProduct,
+  matrices,
+  copyWaits,
+  halves,
+  atomics,
+  grid3,
+  mergeLast,
+];
