@@ -1,5 +1,5 @@
 import type { Geometry } from '../dsl/geometry.js';
-import { partNames, recordFields, recordIndex, recordWords } from './plan/layout.js';
+import { partsOf, type RecordField, recordFields, recordIndex, recordWords } from './plan/layout.js';
 
 /** A named number of the generated text, with what it counts. */
 export interface Constant {
@@ -40,15 +40,31 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
     { name: 'WINDOW', value: g.scheme.window, comment: 'slots of the exact ring at the end' },
     { name: 'LEVELS', value: levels, comment: 'stream levels, at the start of the tables' },
     { name: 'ANGLE_TILE', value: g.angleTile, comment: 'rows of the fine angle table' },
-    { name: 'FINE_ANGLES', value: fine, comment: 'offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE' },
-    { name: 'COARSE_ANGLES', value: coarse, comment: 'offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE' },
+    {
+      name: 'FINE_ANGLES',
+      value: fine,
+      comment: 'offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE',
+    },
+    {
+      name: 'COARSE_ANGLES',
+      value: coarse,
+      comment: 'offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE',
+    },
     { name: 'RECORD_WORDS', value: recordWords, comment: 'words of a sequence record' },
   ];
-  for (const name of recordFields) {
-    constants.push({ name: `AT_${constantName(name)}`, value: recordIndex(name), comment: 'word of the record' });
+  for (const [name, meaning] of Object.entries(recordFields)) {
+    constants.push({
+      name: `AT_${constantName(name)}`,
+      value: recordIndex(name as RecordField),
+      comment: `record: ${meaning}`,
+    });
   }
-  for (const name of partNames) {
-    constants.push({ name: `AT_${constantName(name)}`, value: recordIndex(name), comment: 'word of the record: offset in words' });
+  for (const { name, holds } of partsOf(g)) {
+    constants.push({
+      name: `AT_${constantName(name)}`,
+      value: recordIndex(name),
+      comment: `record: where ${holds} begins`,
+    });
   }
   return constants;
 }

@@ -7,8 +7,8 @@ import { chooseTunables, type Target } from '../dsl/stage.js';
 import { stages } from '../dsl/stages/index.js';
 import { deviceFunctions } from './builtins.js';
 import type { KernelDescriptor, Manifest } from './manifest.js';
-import { partsOf } from './plan/layout.js';
 import { packagePath } from './packageRoot.js';
+import { partsOf } from './plan/layout.js';
 import { renderKernel } from './render.js';
 import { loadTemplates } from './templates.js';
 

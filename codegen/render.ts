@@ -1,10 +1,10 @@
 import type { Geometry } from '../dsl/geometry.js';
 import type { BindingDescriptor, KernelPlan, Stage, Target } from '../dsl/stage.js';
 import { type Constant, geometryConstants } from './constants.js';
-import { printCuda } from './emit/cuda.js';
+import { cudaVectorHelpers, printCuda } from './emit/cuda.js';
 import { printWgsl } from './emit/wgsl.js';
 import type { FunctionIr } from './ir.js';
-import { emittedName, specialize } from './specialize.js';
+import { specializeRoots } from './specialize.js';
 import type { TemplateSet } from './templates.js';
 
 export interface RenderInput {
@@ -23,7 +23,16 @@ export interface RenderInput {
  */
 export function renderKernel(input: RenderInput): string {
   const { geometry, target, kernel, library, templates } = input;
-  const names = functionNames(kernel);
+  const uses = Object.entries(kernel.functions);
+  const { functions, names: emitted } = specializeRoots(
+    uses.map(([, use]) => ({
+      name: use.name,
+      statics: use.statics ?? {},
+      ...(target.language === 'wgsl' && use.lookups ? { lookups: use.lookups } : {}),
+    })),
+    library,
+  );
+  const names: Readonly<Record<string, string>> = Object.fromEntries(uses.map(([role], i) => [role, emitted[i]!]));
   const body = templates.render(kernel.template ?? kernel.entry, {
     signature: target.language === 'cuda' ? cudaSignature(kernel) : wgslSignature(kernel, target.subgroups),
     fn: names,
@@ -39,15 +48,7 @@ export function renderKernel(input: RenderInput): string {
     f16: target.language === 'wgsl' && target.f16,
     subgroups: target.language === 'wgsl' && target.subgroups,
   });
-  const functions = specialize(
-    Object.values(kernel.functions).map((use) => ({
-      name: use.name,
-      statics: use.statics ?? {},
-      ...(target.language === 'wgsl' && use.lookups ? { lookups: use.lookups } : {}),
-    })),
-    library,
-  );
-  const printed = target.language === 'cuda' ? printCuda(functions) : printWgsl(functions, { f16: target.f16 });
+  const printed = target.language === 'cuda' ? printWithHelpers(functions) : printWgsl(functions, { f16: target.f16 });
   const sections = [
     header(input),
     preamble(target),
@@ -59,12 +60,10 @@ export function renderKernel(input: RenderInput): string {
   return `${sections.filter((section) => section !== '').join('\n\n')}\n`;
 }
 
-function functionNames(kernel: KernelPlan): Record<string, string> {
-  const names: Record<string, string> = {};
-  for (const [role, use] of Object.entries(kernel.functions)) {
-    names[role] = emittedName(use.name, Object.values(use.statics ?? {}));
-  }
-  return names;
+/** CUDA has no operators on vectors; the functions that stand for them are printed only where a codec needs them. */
+function printWithHelpers(functions: Parameters<typeof printCuda>[0]): string {
+  const printed = printCuda(functions);
+  return /\bvector_\w+\(/.test(printed) ? `${cudaVectorHelpers}\n${printed}` : printed;
 }
 
 function header({ geometry: g, target, stage, tunables, kernel }: RenderInput): string {

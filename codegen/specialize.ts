@@ -36,9 +36,19 @@ export interface Root {
  * specialize([{ name: 'quantizeSymmetric', statics: { bits: 4 } }], library)[0]?.emittedName; // quantize_symmetric_4
  */
 export function specialize(roots: readonly Root[], library: ReadonlyMap<string, FunctionIr>): SpecializedFunction[] {
+  return specializeRoots(roots, library).functions;
+}
+
+export interface SpecializedRoots {
+  readonly functions: SpecializedFunction[];
+  /** The emitted name of each root: needed where one function is bound to different lookups. */
+  readonly names: readonly string[];
+}
+
+export function specializeRoots(roots: readonly Root[], library: ReadonlyMap<string, FunctionIr>): SpecializedRoots {
   const session = new Specialization(library);
-  for (const root of roots) session.require(root.name, root.statics, root.lookups ?? {});
-  return session.finished;
+  const names = roots.map((root) => session.require(root.name, root.statics, root.lookups ?? {}));
+  return { functions: session.finished, names };
 }
 
 class Specialization {
@@ -68,7 +78,8 @@ class Specialization {
     const known = this.names.get(key);
     if (known !== undefined) return known;
     const base = emittedName(name, values);
-    const emitted = this.used.has(base) ? `${base}_with_${bound.join('_')}` : base;
+    let emitted = this.used.has(base) && bound.length > 0 ? `${base}_with_${bound.join('_')}` : base;
+    while (this.used.has(emitted)) emitted += '_';
     this.names.set(key, emitted);
     this.used.add(emitted);
     const lookupOf = new Map(tables.map((param, i) => [param.name, bound[i]!]));

@@ -30,7 +30,9 @@ async function load(language: string): Promise<TemplateSet> {
     const names = await readdir(directory).catch(() => []);
     const files = names.filter((name) => name.endsWith('.hbs'));
     return Promise.all(
-      files.map(async (name) => [name.slice(0, -'.hbs'.length), await readFile(`${directory}/${name}`, 'utf8')] as const),
+      files.map(
+        async (name) => [name.slice(0, -'.hbs'.length), await readFile(`${directory}/${name}`, 'utf8')] as const,
+      ),
     );
   };
   for (const [name, text] of await read(`${folder}/partials`)) handlebars.registerPartial(name, text);

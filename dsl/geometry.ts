@@ -63,10 +63,16 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
   const automatic = Math.min(width, Math.max(16, Math.round((width * 3) / 16 / 16) * 16));
   const rank = basis.rank === 'auto' ? automatic : basis.rank;
   if (rank > width) {
-    refuse('keys[1].rank', `at most ${width} (the width of ${model.name})`, rank, "Lower the rank, or write rank: 'auto'.");
+    refuse(
+      'keys[1].rank',
+      `at most ${width} (the width of ${model.name})`,
+      rank,
+      "Lower the rank, or write rank: 'auto'.",
+    );
   }
   const groupCount = Math.ceil(rank / basis.group);
-  const widths = typeof basis.bits === 'number' ? Array.from({ length: groupCount }, () => basis.bits as number) : basis.bits;
+  const widths =
+    typeof basis.bits === 'number' ? Array.from({ length: groupCount }, () => basis.bits as number) : basis.bits;
   if (widths.length !== groupCount) {
     refuse(
       'keys[1].bits',

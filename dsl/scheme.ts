@@ -1,4 +1,11 @@
-import type { LowRankCodec, NormalizeCodec, RotaryCodec, ScalarCodec, TransformCodec, VectorQuantizer } from './codec.js';
+import type {
+  LowRankCodec,
+  NormalizeCodec,
+  RotaryCodec,
+  ScalarCodec,
+  TransformCodec,
+  VectorQuantizer,
+} from './codec.js';
 import { KvforgeError } from './errors.js';
 
 /** How keys are coded, first step first. */
@@ -32,14 +39,21 @@ export interface Scheme {
  */
 export function defineScheme(scheme: Scheme): Scheme {
   const refuse = (at: string, expected: string, received: unknown, hint: string): never => {
-    throw new KvforgeError('invalid-scheme', { at, expected, received: JSON.stringify(received) ?? 'undefined', hint });
+    // JSON writes NaN and Infinity as null, which would hide the fault.
+    const shown = typeof received === 'number' ? String(received) : (JSON.stringify(received) ?? 'undefined');
+    throw new KvforgeError('invalid-scheme', { at, expected, received: shown, hint });
   };
   const isCount = (value: unknown, low: number, high: number) =>
     Number.isInteger(value) && (value as number) >= low && (value as number) <= high;
 
   if (typeof scheme !== 'object' || scheme === null) refuse('scheme', 'an object', scheme, 'Pass a descriptor.');
   if (typeof scheme.name !== 'string' || !/^[a-z][a-z0-9-]{0,39}$/.test(scheme.name)) {
-    refuse('name', 'lower-case letters, digits and hyphens, at most 40', scheme.name, 'The name becomes part of file names.');
+    refuse(
+      'name',
+      'lower-case letters, digits and hyphens, at most 40',
+      scheme.name,
+      'The name becomes part of file names.',
+    );
   }
   checkKinds(scheme.keys, 'keys', ['rotary', 'low-rank'], 'unrope(), pca({...})', refuse);
   checkKinds(
@@ -50,24 +64,36 @@ export function defineScheme(scheme: Scheme): Scheme {
     refuse,
   );
   if (!isCount(scheme.sinks, 0, 64)) refuse('sinks', 'a whole number from 0 to 64', scheme.sinks, 'Shard keeps 4.');
-  if (!isCount(scheme.window, 1, 1024)) refuse('window', 'a whole number from 1 to 1024', scheme.window, 'Shard keeps 64.');
+  if (!isCount(scheme.window, 1, 1024))
+    refuse('window', 'a whole number from 1 to 1024', scheme.window, 'Shard keeps 64.');
   checkKinds([scheme.stream], 'stream', ['scalar'], 'lloydMax({ bits: 8 })', refuse);
 
   const [, basis] = scheme.keys;
   if (basis.rank !== 'auto' && !(isCount(basis.rank, 16, 65536) && basis.rank % 16 === 0)) {
-    refuse('keys[1].rank', "a multiple of 16 from 16 on, or 'auto'", basis.rank, 'Tensor cores take components 16 at a time.');
+    refuse(
+      'keys[1].rank',
+      "a multiple of 16 from 16 on, or 'auto'",
+      basis.rank,
+      'Tensor cores take components 16 at a time.',
+    );
   }
   if (![16, 32, 64, 128].includes(basis.group)) {
     refuse('keys[1].group', '16, 32, 64 or 128', basis.group, 'Shard uses 64.');
   }
   const widths = typeof basis.bits === 'number' ? [basis.bits] : basis.bits;
-  if (!Array.isArray(widths) || widths.length === 0) refuse('keys[1].bits', 'a width or a list of widths', basis.bits, 'Write bits: 4.');
+  if (!Array.isArray(widths) || widths.length === 0)
+    refuse('keys[1].bits', 'a width or a list of widths', basis.bits, 'Write bits: 4.');
   for (const [i, bits] of widths.entries()) {
     const at = typeof basis.bits === 'number' ? 'keys[1].bits' : `keys[1].bits[${i}]`;
     if (![0, 2, 4, 6, 8].includes(bits)) refuse(at, '0, 2, 4, 6 or 8', bits, 'Codes are packed at these widths.');
   }
-  if (widths.every((bits) => bits === 0)) refuse('keys[1].bits', 'at least one width above 0', basis.bits, 'Write bits: 4.');
-  if (typeof basis.bits !== 'number' && basis.rank !== 'auto' && widths.length !== Math.ceil(basis.rank / basis.group)) {
+  if (widths.every((bits) => bits === 0))
+    refuse('keys[1].bits', 'at least one width above 0', basis.bits, 'Write bits: 4.');
+  if (
+    typeof basis.bits !== 'number' &&
+    basis.rank !== 'auto' &&
+    widths.length !== Math.ceil(basis.rank / basis.group)
+  ) {
     refuse(
       'keys[1].bits',
       `${Math.ceil(basis.rank / basis.group)} widths (rank ${basis.rank} in groups of ${basis.group})`,
@@ -78,12 +104,19 @@ export function defineScheme(scheme: Scheme): Scheme {
   checkRounds(basis.iterations, basis.seed, 'keys[1]', refuse);
 
   const [, , quantizer] = scheme.values;
-  if (![2, 4, 8].includes(quantizer.channels)) refuse('values[2].channels', '2, 4 or 8', quantizer.channels, 'Shard uses 4.');
+  if (![2, 4, 8].includes(quantizer.channels))
+    refuse('values[2].channels', '2, 4 or 8', quantizer.channels, 'Shard uses 4.');
   if (![16, 32, 64, 128, 256].includes(quantizer.entries)) {
-    refuse('values[2].entries', '16, 32, 64, 128 or 256 (what a u8 index can name)', quantizer.entries, 'Shard uses 256.');
+    refuse(
+      'values[2].entries',
+      '16, 32, 64, 128 or 256 (what a u8 index can name)',
+      quantizer.entries,
+      'Shard uses 256.',
+    );
   }
   checkRounds(quantizer.iterations, quantizer.seed, 'values[2]', refuse);
-  if (![2, 3, 4, 8].includes(scheme.stream.bits)) refuse('stream.bits', '2, 3, 4 or 8', scheme.stream.bits, 'Shard ships 8.');
+  if (![2, 3, 4, 8].includes(scheme.stream.bits))
+    refuse('stream.bits', '2, 3, 4 or 8', scheme.stream.bits, 'Shard ships 8.');
   return scheme;
 }
 

@@ -89,7 +89,11 @@ export interface Stage<Name extends string = string> {
   readonly summary: string;
   readonly tunables: (target: Target) => Readonly<Record<Name, Tunable>>;
   readonly constraints: readonly Constraint<Name>[];
-  readonly kernels: (geometry: Geometry, tunables: Readonly<Record<Name, number>>, target: Target) => readonly KernelPlan[];
+  readonly kernels: (
+    geometry: Geometry,
+    tunables: Readonly<Record<Name, number>>,
+    target: Target,
+  ) => readonly KernelPlan[];
 }
 
 /**
@@ -120,7 +124,9 @@ export function chooseTunables<Name extends string>(
     if (!space[name]?.values.includes(value)) {
       throw new KvforgeError('wrong-use', {
         at: `${stage.name}.${name}`,
-        expected: space[name] ? `one of ${space[name].values.join(', ')}` : `a tunable of ${stage.name}: ${Object.keys(space).join(', ')}`,
+        expected: space[name]
+          ? `one of ${space[name].values.join(', ')}`
+          : `a tunable of ${stage.name}: ${Object.keys(space).join(', ')}`,
         received: String(value),
         hint: 'Leave it out for the default.',
       });
@@ -129,7 +135,9 @@ export function chooseTunables<Name extends string>(
   let firstReason: string | undefined;
   for (const combination of combinations(space, chosen)) {
     const candidate = combination as Readonly<Record<Name, number>>;
-    const reason = stage.constraints.map((holds) => holds(geometry, candidate, target)).find((text) => text !== undefined);
+    const reason = stage.constraints
+      .map((holds) => holds(geometry, candidate, target))
+      .find((text) => text !== undefined);
     if (reason === undefined) return candidate;
     firstReason ??= reason;
   }

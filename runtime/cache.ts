@@ -233,10 +233,20 @@ export class KvCache {
       const output = { buffer: buffers.output };
       const launches =
         device.target === 'cuda'
-          ? [this.#kernels.launch('attend', { workItems }, { ...shared, output, counters: { buffer: buffers.counters } })]
+          ? [
+              this.#kernels.launch(
+                'attend',
+                { workItems },
+                { ...shared, output, counters: { buffer: buffers.counters } },
+              ),
+            ]
           : [
               this.#kernels.launch('attend', { workItems }, shared),
-              this.#kernels.launch('attend_merge', { workItems }, { work: shared.work, partials: shared.partials, output }),
+              this.#kernels.launch(
+                'attend_merge',
+                { workItems },
+                { work: shared.work, partials: shared.partials, output },
+              ),
             ];
       await device.run(launches);
       const bytes = await device.read(buffers.output);

@@ -94,4 +94,3 @@ export function encodeLaunches(
   launch('assign_values', { ...points, cache });
   return { launches, scratch };
 }
-

@@ -1,7 +1,7 @@
 import type { GeneratedKernels } from '../codegen/generate.js';
 import { evaluateExtent, type KernelDescriptor } from '../codegen/manifest.js';
-import type { Geometry } from '../dsl/geometry.js';
 import { KvforgeError } from '../dsl/errors.js';
+import type { Geometry } from '../dsl/geometry.js';
 import type { BufferRange, CompiledKernel, Device, Launch } from './device.js';
 
 /** Generated kernels, compiled on a device and ready to launch by name. */
@@ -41,7 +41,11 @@ export class LoadedKernels {
   }
 
   /** One launch of an entry, its grid evaluated for the dimensions. */
-  launch(entry: string, dimensions: Readonly<Record<string, number>>, bindings: Readonly<Record<string, BufferRange>>): Launch {
+  launch(
+    entry: string,
+    dimensions: Readonly<Record<string, number>>,
+    bindings: Readonly<Record<string, BufferRange>>,
+  ): Launch {
     const kernel = this.#compiled.get(entry);
     if (!kernel) {
       throw new KvforgeError('wrong-use', {

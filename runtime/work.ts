@@ -1,5 +1,5 @@
-import type { Geometry } from '../dsl/geometry.js';
 import { KvforgeError } from '../dsl/errors.js';
+import type { Geometry } from '../dsl/geometry.js';
 import { workItemWords } from '../dsl/stages/attend.js';
 
 /**

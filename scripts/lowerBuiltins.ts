@@ -7,7 +7,11 @@ import { packagePath } from '../codegen/packageRoot.js';
 export async function lowerBuiltins(): Promise<string> {
   const folder = packagePath('dsl', 'codecs');
   const codecs = (await readdir(folder)).filter((name) => name.endsWith('.ts')).sort();
-  const files = [...codecs.map((name) => `${folder}/${name}`), packagePath('dsl', 'packing.ts'), packagePath('dsl', 'random.ts')];
+  const files = [
+    ...codecs.map((name) => `${folder}/${name}`),
+    packagePath('dsl', 'packing.ts'),
+    packagePath('dsl', 'random.ts'),
+  ];
   const functions = await lowerFiles(files);
   return `${JSON.stringify(functions, null, 1)}\n`;
 }

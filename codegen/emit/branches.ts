@@ -40,6 +40,10 @@ function needsBranch(expression: Expression): boolean {
   return operandsOf(expression).some(needsBranch);
 }
 
+function isName(expression: Expression, name: string): boolean {
+  return expression.kind === 'name' && expression.name === name;
+}
+
 class Brancher {
   private count = 0;
 
@@ -106,7 +110,10 @@ class Brancher {
     const before: Statement[] = [];
     const condition = this.expression(value.condition, before);
     const whenTrue = this.statement(apply(value.yes));
-    const whenFalse = this.statement(apply(value.no));
+    const last = apply(value.no);
+    // `x = c ? y : x` leaves x alone.
+    const idle = last.kind === 'assign' && last.target.kind === 'name' && isName(last.value, last.target.name);
+    const whenFalse = idle ? [] : this.statement(last);
     return [...before, { kind: 'if', condition, whenTrue, whenFalse, at }];
   }
 

@@ -128,7 +128,7 @@ const cuda: Dialect = {
     return { text: `${scalars[type]}(${text(cuda, operand)})`, rank: rank.primary };
   },
   construct: ({ type, arguments: values }) => `make_${vectorName(type)}(${printArguments(cuda, values)})`,
-  intrinsic,
+  intrinsic: (expression) => ({ text: intrinsic(expression), rank: rank.primary }),
   call: (call) => `${call.function}(${printArguments(cuda, call.arguments)})`,
   lookup: ({ lookup, index }) => `${lookup}(${text(cuda, index)})`,
   element: ({ array, index }) => `${array.name}[${text(cuda, index)}]`,

@@ -23,7 +23,7 @@ export interface Dialect {
   name(expression: Name): string;
   convert(expression: Convert): Printed;
   construct(expression: Construct): string;
-  intrinsic(expression: Intrinsic): string;
+  intrinsic(expression: Intrinsic): Printed;
   call(expression: Call): string;
   lookup(expression: LookupRead): string;
   element(expression: Element): string;
@@ -123,7 +123,7 @@ export function printed(dialect: Dialect, expression: Expression): Printed {
     case 'construct':
       return primary(dialect.construct(expression));
     case 'intrinsic':
-      return primary(dialect.intrinsic(expression));
+      return dialect.intrinsic(expression);
     case 'call':
       return primary(dialect.call(expression));
     case 'lookup':
@@ -142,8 +142,8 @@ export function text(dialect: Dialect, expression: Expression): string {
 export function printArguments(dialect: Dialect, expressions: readonly Expression[]): string {
   const bare = expressions.map((expression) => printed(dialect, expression));
   // WGSL reads `f(a < b, c > d)` as a template list.
-  const comparisons = bare.filter(({ text }) => / [<>]=? /.test(text)).length;
-  return bare.map((one) => (comparisons > 1 ? parenthesize(one, rank.unary) : one.text)).join(', ');
+  const many = bare.filter((one) => one.rank === rank.comparison).length > 1;
+  return bare.map((one) => (many && one.rank === rank.comparison ? `(${one.text})` : one.text)).join(', ');
 }
 
 /** The shortest decimal that is this float32, with a point. */

@@ -14,6 +14,7 @@ import { chooseByBranch } from './branches.js';
 import {
   type Dialect,
   floatText,
+  type Printed,
   parenthesize,
   printArguments,
   printed,
@@ -57,7 +58,7 @@ const functions: Readonly<Record<string, string>> = {
   fromBits: 'bitcast<f32>',
   unpackHalf2: 'unpack2x16float',
 };
-const vectorOperators: Readonly<Record<string, string>> = {
+const vectorOperators: Readonly<Record<string, '+' | '-' | '*'>> = {
   vectorAdd: '+',
   vectorSubtract: '-',
   vectorMultiply: '*',
@@ -75,16 +76,16 @@ function createDialect(options: WgslOptions, pointers: ReadonlySet<string>): Dia
   const halved = (value: string): string =>
     options.f16 ? `f32(f16(${value}))` : `unpack2x16float(pack2x16float(vec2f(${value}, 0.0))).x`;
 
-  function intrinsic(expression: Intrinsic): string {
+  function intrinsic(expression: Intrinsic): Printed {
     const { name } = expression;
     const values = printArguments(wgsl, expression.arguments);
-    if (name === 'packHalf2') return `pack2x16float(vec2f(${values}))`;
+    if (name === 'packHalf2') return { text: `pack2x16float(vec2f(${values}))`, rank: rank.primary };
     const operator = vectorOperators[name];
     if (operator) {
-      const [left, right] = expression.arguments.map((argument) => parenthesize(printed(wgsl, argument), rank.unary));
-      return `(${left} ${operator} ${right})`;
+      const [left, right] = expression.arguments;
+      return printed(wgsl, { kind: 'binary', type: expression.type, operator, left: left!, right: right! });
     }
-    return `${functions[name] ?? name}(${values})`;
+    return { text: `${functions[name] ?? name}(${values})`, rank: rank.primary };
   }
 
   function argument(expression: Expression): Expression {

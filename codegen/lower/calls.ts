@@ -11,12 +11,12 @@ import {
   sizeOf,
   type ValueType,
 } from '../ir.js';
-import type { Context, Local } from './context.js';
+import type { Context, Header, Local } from './context.js';
 import { lowerAs, lowerExpression, lowerUnsigned, nameOf } from './expressions.js';
 import { conversions, intrinsics, isIntrinsic, isVectorName, readsWords } from './library.js';
 import { lowerWholeDivision } from './operators.js';
 import { mathReplacements, optionalChaining } from './unsupported.js';
-import { literal, requireUnsigned, typeBare, type Value } from './values.js';
+import { expectType, literal, requireUnsigned, typeBare, type Value } from './values.js';
 
 export function lowerCall(context: Context, node: CallExpression, hint: ValueType | undefined): Value | Call {
   if (node.hasQuestionDotToken()) return context.refuse(node, optionalChaining);
@@ -26,12 +26,14 @@ export function lowerCall(context: Context, node: CallExpression, hint: ValueTyp
   const local = context.local(name);
   if (local) return lowerLookup(context, node, name, local);
   const entity = context.outer(name);
-  if (entity?.kind === 'library') return lowerLibrary(context, node, entity.name, hint);
+  if (entity?.kind === 'library') {
+    const builtin = context.session.builtins.get(entity.name);
+    if (builtin) return lowerDeviceCall(context, node, builtin.name, builtin);
+    return lowerLibrary(context, node, entity.name, hint);
+  }
   if (entity?.kind === 'function') {
     const header = context.session.require(entity.declaration, node);
-    const declared = entity.declaration.getNameOrThrow();
-    const values = lowerArguments(context, node, declared, header.params);
-    return { kind: 'call', type: header.returns, function: declared, arguments: values, at: context.positionOf(node) };
+    return lowerDeviceCall(context, node, entity.declaration.getNameOrThrow(), header);
   }
   const where = entity?.kind === 'unresolved' ? `${name}, from ${entity.specifier}, which has no file here` : name;
   return context.fail(
@@ -40,6 +42,11 @@ export function lowerCall(context: Context, node: CallExpression, hint: ValueTyp
     where,
     "Call functions of kvforge or your own that start with 'device'.",
   );
+}
+
+function lowerDeviceCall(context: Context, node: CallExpression, name: string, header: Header): Call {
+  const values = lowerArguments(context, node, name, header.params);
+  return { kind: 'call', type: header.returns, function: name, arguments: values, at: context.positionOf(node) };
 }
 
 function refuseCallee(context: Context, node: CallExpression): never {
@@ -103,7 +110,12 @@ function lowerLibrary(context: Context, node: CallExpression, name: string, hint
       "Write `const values = zeros('f32', 8);`.",
     );
   }
-  return context.fail(node, 'a function of the device library', name, 'See dsl/device.ts for what it holds.');
+  return context.fail(
+    node,
+    'a device function',
+    `${name} of kvforge, which is none`,
+    'See dsl/device.ts for those there are.',
+  );
 }
 
 function lowerConversion(context: Context, node: CallExpression, to: 'f32' | 'f16' | 'i32' | 'u32'): Value {
@@ -140,39 +152,24 @@ function lowerIntrinsic(
 ): Value {
   const signature = intrinsics[name];
   const given = checkCount(context, node, name, signature.params.length);
-  const variable = signature.generic && findVariable(context, given, name, hint);
-  const values = given.map((argument, i) => {
+  const { generic = [] } = signature;
+  // `T`: the type of the first argument that has one, else what is wanted, else f32.
+  let variable: ValueType | undefined;
+  const lowered = given.map((argument, i) => {
     const slot = signature.params[i]!;
-    const value = lowerAs(context, argument, slot === 'T' ? variable! : slot);
-    return readsWords.has(name) ? value : requireUnsigned(context, argument, value);
+    const value = lowerExpression(context, argument, slot === 'T' ? (variable ?? hint) : slot);
+    if (slot !== 'T' || value.kind === 'bare' || variable) return value;
+    if (generic.includes(value.type)) variable = value.type;
+    else context.fail(argument, `${generic.join(' or ')} for ${name}`, value.type, `Convert it before ${name}.`);
+    return value;
   });
-  return {
-    kind: 'intrinsic',
-    type: signature.returns === 'T' ? variable! : signature.returns,
-    name,
-    arguments: values,
-  };
-}
-
-/** `T` of one call: the type of the first argument that has one, else what is wanted, else f32. */
-function findVariable(
-  context: Context,
-  given: readonly Node[],
-  name: keyof typeof intrinsics,
-  hint: ValueType | undefined,
-): ValueType {
-  const { params, generic = [] } = intrinsics[name];
-  let found: ValueType | undefined;
-  for (const [i, argument] of given.entries()) {
-    if (params[i] !== 'T' || found) continue;
-    const value = lowerExpression(context, argument, hint);
-    if (value.kind === 'bare') continue;
-    if (!generic.includes(value.type)) {
-      return context.fail(argument, `${generic.join(' or ')} for ${name}`, value.type, `Convert it before ${name}.`);
-    }
-    found = value.type;
-  }
-  return found ?? (hint && generic.includes(hint) ? hint : 'f32');
+  const type = variable ?? (hint && generic.includes(hint) ? hint : 'f32');
+  const values = lowered.map((value, i) => {
+    const slot = signature.params[i]!;
+    const typed = expectType(context, given[i]!, value, slot === 'T' ? type : slot);
+    return readsWords.has(name) ? typed : requireUnsigned(context, given[i]!, typed);
+  });
+  return { kind: 'intrinsic', type: signature.returns === 'T' ? type : signature.returns, name, arguments: values };
 }
 
 function lowerArguments(

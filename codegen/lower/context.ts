@@ -1,6 +1,14 @@
 import type { FunctionDeclaration, Node, Project } from 'ts-morph';
 import { KvforgeError } from '../../dsl/errors.js';
-import { type Expression, operandsOf, type Parameter, type Position, type Type, type ValueType } from '../ir.js';
+import {
+  type Expression,
+  type FunctionIr,
+  operandsOf,
+  type Parameter,
+  type Position,
+  type Type,
+  type ValueType,
+} from '../ir.js';
 import { type Entity, excerpt, findEntity, type Morph } from './files.js';
 import type { Refusal } from './unsupported.js';
 
@@ -23,6 +31,8 @@ export interface Session {
   readonly morph: Morph;
   readonly project: Project;
   labelOf(path: string): string;
+  /** The device functions that ship lowered with the package. */
+  readonly builtins: ReadonlyMap<string, FunctionIr>;
   /** The signature of a device function, which is then lowered too. */
   require(declaration: FunctionDeclaration, from: Node): Header;
 }

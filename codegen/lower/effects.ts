@@ -77,10 +77,10 @@ export function orderByCalls(functions: readonly FunctionIr[]): FunctionIr[] {
   return [...ordered];
 }
 
-/** Expects callee-first order, because what a function writes depends on what it calls. */
-export function checkWrites(ordered: readonly FunctionIr[]): void {
+/** Expects callee-first order in both, because what a function writes depends on what it calls. */
+export function checkWrites(builtins: readonly FunctionIr[], lowered: readonly FunctionIr[]): void {
   const writes = new Map<string, ReadonlySet<number>>();
-  for (const one of ordered) {
+  for (const one of [...builtins, ...lowered]) {
     const uses = usesIn(one.body);
     const written = new Set(assignedIn(one.body));
     for (const { call, alone } of uses) {

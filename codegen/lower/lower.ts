@@ -3,19 +3,29 @@
  * program that only runs built-in codecs never loads a TypeScript compiler.
  */
 import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import type { FunctionDeclaration, Node, Project, SourceFile } from 'ts-morph';
 import { KvforgeError } from '../../dsl/errors.js';
+import { builtinsFile } from '../builtins.js';
 import type { FunctionIr } from '../ir.js';
 import { Context, type Header, type Session } from './context.js';
 import { checkWrites, orderByCalls } from './effects.js';
 import { labelOf, type Morph } from './files.js';
 import { isDevice, lowerFunction, type Opened, openFunction } from './function.js';
 
-async function openProject(): Promise<{ morph: Morph; project: Project }> {
+interface Tools {
+  readonly morph: Morph;
+  readonly project: Project;
+  /** What user files may import from kvforge besides the device library; none while the package itself is built. */
+  readonly builtins: readonly FunctionIr[];
+}
+
+async function openProject(): Promise<Tools> {
+  const stored = existsSync(builtinsFile) ? await readFile(builtinsFile, 'utf8') : '[]';
   const morph = await import('ts-morph');
   const project = new morph.Project({ skipAddingFilesFromTsConfig: true, compilerOptions: { noLib: true, types: [] } });
-  return { morph, project };
+  return { morph, project, builtins: JSON.parse(stored) as FunctionIr[] };
 }
 
 /**
@@ -30,25 +40,21 @@ export async function lowerFiles(paths: readonly string[]): Promise<FunctionIr[]
     const hint = `Check the path; it is read from ${process.cwd()}.`;
     throw new KvforgeError('lowering', { at: path, expected: 'a TypeScript file', received: 'no such file', hint });
   }
-  const { morph, project } = await openProject();
-  const files = paths.map((path) => project.addSourceFileAtPath(resolve(path)));
-  return lowerSources(morph, project, files, labelOf);
+  const tools = await openProject();
+  const files = paths.map((path) => tools.project.addSourceFileAtPath(resolve(path)));
+  return lowerSources(tools, files, labelOf);
 }
 
 /** As `lowerFiles`, for text that need not be on disk; `fileName` is what messages call it. */
 export async function lowerText(text: string, fileName = 'device.ts'): Promise<FunctionIr[]> {
-  const { morph, project } = await openProject();
-  const file = project.createSourceFile(resolve(fileName), text, { overwrite: true });
+  const tools = await openProject();
+  const file = tools.project.createSourceFile(resolve(fileName), text, { overwrite: true });
   const label = (path: string): string => (path === file.getFilePath() ? fileName : labelOf(path));
-  return lowerSources(morph, project, [file], label);
+  return lowerSources(tools, [file], label);
 }
 
-function lowerSources(
-  morph: Morph,
-  project: Project,
-  files: readonly SourceFile[],
-  label: (path: string) => string,
-): FunctionIr[] {
+function lowerSources(tools: Tools, files: readonly SourceFile[], label: (path: string) => string): FunctionIr[] {
+  const { morph, project, builtins } = tools;
   for (const file of files) checkFile(morph, project, file, label);
   const opened = new Map<FunctionDeclaration, Opened>();
   const open = (session: Session, declaration: FunctionDeclaration): Header => {
@@ -60,6 +66,7 @@ function lowerSources(
     morph,
     project,
     labelOf: label,
+    builtins: new Map(builtins.map((one) => [one.name, one])),
     require(declaration: FunctionDeclaration, from: Node): Header {
       if (isDevice(declaration)) return open(session, declaration);
       const name = declaration.getName() ?? 'it';
@@ -75,7 +82,7 @@ function lowerSources(
   for (const one of opened.values()) lowered.push(lowerFunction(one));
   checkNames(lowered);
   const ordered = orderByCalls(lowered);
-  checkWrites(ordered);
+  checkWrites(builtins, ordered);
   return ordered;
 }
 

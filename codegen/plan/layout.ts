@@ -37,27 +37,25 @@ export type PartName = (typeof partNames)[number];
  * The record that describes one sequence to every kernel, in device memory: lengths first, then the offset of every
  * part in words from the start of the cache buffer. 64 words, so that WebGPU can bind one record alone.
  */
-export const recordFields = [
-  'sinkTokens',
-  'middleTokens',
-  'streamTokens',
-  'windowTokens',
-  /** Slot of the oldest token in the window's ring. */
-  'windowStart',
-  /** Tokens of the prompt in the input buffers of the encode stages. */
-  'promptTokens',
-  'streamCapacity',
-  /** Tokens refused because the stream was full. */
-  'refusedTokens',
-] as const;
-export type RecordField = (typeof recordFields)[number];
+export const recordFields = {
+  sinkTokens: 'exact tokens at the start',
+  middleTokens: 'compressed tokens of the prompt',
+  streamTokens: 'generated tokens that left the window',
+  windowTokens: 'exact tokens in the ring',
+  windowStart: "slot of the ring's oldest token",
+  promptTokens: 'tokens of the prompt in the input of the encode stages',
+  streamCapacity: 'tokens the stream has room for',
+  refusedTokens: 'tokens refused because the stream was full',
+} as const;
+export type RecordField = keyof typeof recordFields;
 export const recordWords = 64;
 export const recordBytes = recordWords * 4;
 
 /** Word of a field, or of a part's offset, in the record. */
 export function recordIndex(name: RecordField | PartName): number {
-  const field = recordFields.indexOf(name as RecordField);
-  return field >= 0 ? field : recordFields.length + partNames.indexOf(name as PartName);
+  const fields = Object.keys(recordFields);
+  const field = fields.indexOf(name);
+  return field >= 0 ? field : fields.length + partNames.indexOf(name as PartName);
 }
 
 /** The parts of one sequence and layer, in memory order. */
@@ -69,18 +67,58 @@ export function partsOf(g: Geometry): readonly PartDescriptor[] {
     { name: 'sinkValues', rows: 'sinks', wordsPerRow: g.width / 2, holds: `f16 [sinks]${heads}` },
     { name: 'windowKeys', rows: 'window', wordsPerRow: g.width / 2, holds: `f16 ring [window]${heads}, after RoPE` },
     { name: 'windowValues', rows: 'window', wordsPerRow: g.width / 2, holds: `f16 ring [window]${heads}` },
-    { name: 'keyCodes', rows: 'middle', wordsPerRow: g.keyRowWords, holds: `${widths}-bit fields [middle][${g.rank} components]` },
+    {
+      name: 'keyCodes',
+      rows: 'middle',
+      wordsPerRow: g.keyRowWords,
+      holds: `${widths}-bit fields [middle][${g.rank} components]`,
+    },
     { name: 'keyScales', rows: 'sequence', wordsPerRow: Math.ceil(g.rank / 2), holds: `f16 [${g.rank} components]` },
-    { name: 'keyBasis', rows: 'sequence', wordsPerRow: g.width * g.rankWords, holds: `i8 [${g.width} channels][${g.rank} components]` },
-    { name: 'keyBasisScales', rows: 'sequence', wordsPerRow: Math.ceil(g.rank / 2), holds: `f16 [${g.rank} components]` },
+    {
+      name: 'keyBasis',
+      rows: 'sequence',
+      wordsPerRow: g.width * g.rankWords,
+      holds: `i8 [${g.width} channels][${g.rank} components]`,
+    },
+    {
+      name: 'keyBasisScales',
+      rows: 'sequence',
+      wordsPerRow: Math.ceil(g.rank / 2),
+      holds: `f16 [${g.rank} components]`,
+    },
     { name: 'keyMean', rows: 'sequence', wordsPerRow: g.width / 2, holds: `f16 [${g.width} channels], before RoPE` },
-    { name: 'valueCodes', rows: 'middle', wordsPerRow: g.valueRowWords, holds: `u8 [middle][${g.width / g.channels} vectors]` },
-    { name: 'codebook', rows: 'sequence', wordsPerRow: (g.entries * g.channels) / 2, holds: `f16 [${g.entries} entries][${g.channels}]` },
+    {
+      name: 'valueCodes',
+      rows: 'middle',
+      wordsPerRow: g.valueRowWords,
+      holds: `u8 [middle][${g.width / g.channels} vectors]`,
+    },
+    {
+      name: 'codebook',
+      rows: 'sequence',
+      wordsPerRow: (g.entries * g.channels) / 2,
+      holds: `f16 [${g.entries} entries][${g.channels}]`,
+    },
     { name: 'channelMax', rows: 'sequence', wordsPerRow: g.width / 2, holds: `f16 ${heads}, after Hadamard` },
-    { name: 'streamKeyCodes', rows: 'stream', wordsPerRow: g.kvHeads * g.streamWords, holds: `${g.streamBits}-bit fields [stream]${heads}, after RoPE and Hadamard` },
+    {
+      name: 'streamKeyCodes',
+      rows: 'stream',
+      wordsPerRow: g.kvHeads * g.streamWords,
+      holds: `${g.streamBits}-bit fields [stream]${heads}, after RoPE and Hadamard`,
+    },
     { name: 'streamKeyNorms', rows: 'stream', wordsPerRow: g.normWords, holds: `f16 [stream][${g.kvHeads} KV heads]` },
-    { name: 'streamValueCodes', rows: 'stream', wordsPerRow: g.kvHeads * g.streamWords, holds: `${g.streamBits}-bit fields [stream]${heads}, after Hadamard` },
-    { name: 'streamValueNorms', rows: 'stream', wordsPerRow: g.normWords, holds: `f16 [stream][${g.kvHeads} KV heads]` },
+    {
+      name: 'streamValueCodes',
+      rows: 'stream',
+      wordsPerRow: g.kvHeads * g.streamWords,
+      holds: `${g.streamBits}-bit fields [stream]${heads}, after Hadamard`,
+    },
+    {
+      name: 'streamValueNorms',
+      rows: 'stream',
+      wordsPerRow: g.normWords,
+      holds: `f16 [stream][${g.kvHeads} KV heads]`,
+    },
   ];
 }
 

@@ -1,7 +1,7 @@
 import erf from '@stdlib/math-base-special-erf';
 import erfinv from '@stdlib/math-base-special-erfinv';
 import type { ScalarCodec } from '../codec.js';
-import { f16, f32, type Lookup, min, sqrt, type Static, u32 } from '../device.js';
+import { f16, f32, type Lookup, min, type Static, sqrt, u32 } from '../device.js';
 
 export interface LloydMaxParams {
   /** Bits of a code; 8 is what Shard ships. */

@@ -1,9 +1,76 @@
 import type { FieldBits, LowRankCodec } from '../codec.js';
 import { clamp, f16, f32, i32, min, round, type Static, u32 } from '../device.js';
 
+/** Ranks the tensor cores take without a remainder. */
+export type Rank =
+  | 16
+  | 32
+  | 48
+  | 64
+  | 80
+  | 96
+  | 112
+  | 128
+  | 144
+  | 160
+  | 176
+  | 192
+  | 208
+  | 224
+  | 240
+  | 256
+  | 272
+  | 288
+  | 304
+  | 320
+  | 336
+  | 352
+  | 368
+  | 384
+  | 400
+  | 416
+  | 432
+  | 448
+  | 464
+  | 480
+  | 496
+  | 512
+  | 528
+  | 544
+  | 560
+  | 576
+  | 592
+  | 608
+  | 624
+  | 640
+  | 656
+  | 672
+  | 688
+  | 704
+  | 720
+  | 736
+  | 752
+  | 768
+  | 784
+  | 800
+  | 816
+  | 832
+  | 848
+  | 864
+  | 880
+  | 896
+  | 912
+  | 928
+  | 944
+  | 960
+  | 976
+  | 992
+  | 1008
+  | 1024;
+
 export interface PcaParams {
-  /** Components kept: a multiple of 16, at most the width kvHeads * headDim; `'auto'` is 3/16 of the width, rounded to a multiple of 16. */
-  readonly rank: number | 'auto';
+  /** Components kept: at most the width kvHeads * headDim; `'auto'` is 3/16 of the width, rounded to a multiple of 16. */
+  readonly rank: Rank | 'auto';
   /** Bits of a component's code: one width for all, or one per group of components. */
   readonly bits: FieldBits | readonly FieldBits[];
   /** Components that share a width. */

@@ -1,5 +1,5 @@
 import type { VectorQuantizer } from '../codec.js';
-import { type f32, type FixedArray, type Lookup, type Static, u32 } from '../device.js';
+import { type FixedArray, type f32, type Lookup, type Static, u32 } from '../device.js';
 
 /** Entries an index type can name. */
 export type EntriesFor<Index extends 'u8'> = Index extends 'u8' ? 16 | 32 | 64 | 128 | 256 : never;

@@ -38,8 +38,16 @@ export const appendStage = defineStage({
         threads: Math.ceil(g.headDim / 32) * 32,
         grid: [{ dimension: 'sequences' }, 1, 1],
         constants: {},
-        functions: { butterfly: { name: 'butterfly' }, streamScale: streamScale!, streamCode: streamCode!, streamPack: streamPack! },
-        sharedBytes: { fixed: g.headDim * 4 * 2 + Math.ceil(g.headDim / 32) * 32 * 4 + g.normWords * 4, dynamic: 0 },
+        functions: {
+          butterfly: { name: 'butterfly' },
+          streamScale: streamScale!,
+          streamCode: streamCode!,
+          streamPack: streamPack!,
+        },
+        sharedBytes: {
+          fixed: g.headDim * 4 * 2 + Math.ceil(g.headDim / 32) * 32 * 4 + Math.max(4, g.normWords) * 4,
+          dynamic: 0,
+        },
       },
     ];
   },

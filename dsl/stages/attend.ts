@@ -38,11 +38,19 @@ function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
   const codebook = g.entries * g.channels * 2;
   // One word says who finishes a row (CUDA); a word for every 32 threads, and one more, finds the subgroups.
   const flags = wgsl ? (target.subgroups ? roundUp(threads / 8, 16) + 16 : 0) : 4;
-  return { groupComponents, tileRows, scoreSlices, bytes: tile + query + scores + groupComponents * 4 + codebook + flags };
+  return {
+    groupComponents,
+    tileRows,
+    scoreSlices,
+    bytes: tile + query + scores + groupComponents * 4 + codebook + flags,
+  };
 }
 
 /** Shared memory of the tensor-core schedule: the folded basis slice stays, codes stream past, warps merge in the basis' place. */
-export function tensorSharedBytes(g: Geometry, { warps }: Tunables): {
+export function tensorSharedBytes(
+  g: Geometry,
+  { warps }: Tunables,
+): {
   basis: number;
   query: number;
   codebook: number;
@@ -101,7 +109,8 @@ export const attendStage = defineStage<Names>({
     const work = reads('work', 'u32', '[work items][sequence, KV head, split, splits]; splits of a row are neighbours');
     const attend: KernelPlan = {
       entry: 'attend',
-      summary: 'One work item a block: a KV head of a sequence over its share of the tokens, for all query heads of the group.',
+      summary:
+        'One work item a block: a KV head of a sequence over its share of the tokens, for all query heads of the group.',
       ...(target.language === 'cuda' ? { template: tensor ? 'attend_mma' : 'attend_plain' } : {}),
       bindings: [
         reads('sequences', 'u32', 'records of all sequences'),
@@ -140,7 +149,8 @@ export const attendStage = defineStage<Names>({
       attend,
       {
         entry: 'attend_merge',
-        summary: 'Merges the splits of a row; a second launch, because WGSL orders no memory between workgroups of one.',
+        summary:
+          'Merges the splits of a row; a second launch, because WGSL orders no memory between workgroups of one.',
         bindings: [work, reads('partials', 'f32', partials), output],
         threads: roundUp(g.headDim, 32),
         grid: [{ dimension: 'workItems' }, 1, 1],

@@ -38,8 +38,15 @@ export const codebookStage = defineStage({
       },
       {
         entry: 'codebook_assign',
-        summary: 'Assigns a chunk of points and sums them by entry, each entry in point order by one thread: no float atomics.',
-        bindings: [sequenceRecord, rotated, channelScales, reads('centroids', 'f32', centroids), writes('partial_cells', 'f32', cells)],
+        summary:
+          'Assigns a chunk of points and sums them by entry, each entry in point order by one thread: no float atomics.',
+        bindings: [
+          sequenceRecord,
+          rotated,
+          channelScales,
+          reads('centroids', 'f32', centroids),
+          writes('partial_cells', 'f32', cells),
+        ],
         threads: 256,
         grid: [{ ceilDiv: [points, pointsPerBlock] }, 1, 1],
         constants: { POINTS_PER_BLOCK: pointsPerBlock },

@@ -1,7 +1,7 @@
 import type { Geometry } from '../geometry.js';
 import { defineStage, type FunctionUse, oneOf } from '../stage.js';
 import { streamFunctions } from './append.js';
-import { cacheRead, reads, sequenceRecord, tables, writes } from './bindings.js';
+import { cacheRead, sequenceRecord, tables, writes } from './bindings.js';
 
 /** What a kernel needs to rebuild middle keys: unpacking by width, basis bytes, angles. */
 export function middleKeyFunctions(g: Geometry): Record<string, FunctionUse> {
@@ -29,7 +29,8 @@ export const decompressStage = defineStage({
     return [
       {
         entry: 'decompress',
-        summary: 'One tile of tokens of one KV head a block, in the order sinks, middle, stream, window; f16 output saturates.',
+        summary:
+          'One tile of tokens of one KV head a block, in the order sinks, middle, stream, window; f16 output saturates.',
         bindings: [
           sequenceRecord,
           cacheRead,

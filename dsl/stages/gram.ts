@@ -10,7 +10,8 @@ export const gramStage = defineStage({
   kernels: (g, { tile, tileTokens }) => [
     {
       entry: 'gram_keys',
-      summary: 'One tile of the matrix a block; only tiles on or above the diagonal are computed, both halves are written.',
+      summary:
+        'One tile of the matrix a block; only tiles on or above the diagonal are computed, both halves are written.',
       bindings: [
         sequenceRecord,
         reads('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),

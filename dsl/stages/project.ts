@@ -25,7 +25,8 @@ export const projectStage = defineStage({
     return [
       {
         entry: 'project_keys',
-        summary: 'coefficients = (plain - mean) * columns, and the largest magnitude of every component over a tile of tokens.',
+        summary:
+          'coefficients = (plain - mean) * columns, and the largest magnitude of every component over a tile of tokens.',
         bindings: [
           sequenceRecord,
           reads('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),

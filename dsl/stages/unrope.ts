@@ -1,5 +1,5 @@
 import { defineStage, oneOf } from '../stage.js';
-import { reads, sequenceRecord, tables, writes, cacheWrite } from './bindings.js';
+import { cacheWrite, reads, sequenceRecord, tables, writes } from './bindings.js';
 
 /** Takes RoPE off the middle of the prompt and fits the mean key. */
 export const unropeStage = defineStage({

@@ -10,7 +10,8 @@ export const valuesStage = defineStage({
   kernels: (g, { tileTokens }) => [
     {
       entry: 'rotate_values',
-      summary: 'Hadamard transform of every value vector, and the largest magnitude of every channel over a tile of tokens.',
+      summary:
+        'Hadamard transform of every value vector, and the largest magnitude of every channel over a tile of tokens.',
       bindings: [
         sequenceRecord,
         reads('values', 'u32', `f16 [${g.kvHeads} KV heads][prompt tokens][${g.headDim}]`),

@@ -17,7 +17,7 @@ uint3 gridDim;
 namespace kvf {
 
 const u32 max_threads = 1024;
-const u32 max_groups = 8;
+const u32 max_groups = 32;  // a group has at least one waiting lane
 
 enum class Order : u32 { ascending, descending, shuffled };
 enum class State : u8 { ready, barrier, warp, exited };

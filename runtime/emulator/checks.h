@@ -160,7 +160,7 @@ inline void check_global(u64 address, u32 bytes, u64 pc, Access access) {
   if (address < binding.begin || address + bytes > binding.end) raise_access("outside", address, bytes, pc, write);
   if (write && !binding.writable) raise_access("read-only", address, bytes, pc, true);
   const u64 offset = address - binding.data;
-  if (!check_known(binding.known, offset, bytes, access)) raise_access("unwritten", address, bytes, pc, write);
+  if (!check_known(binding.known, offset, bytes, access)) raise_access("unwritten", address, bytes, pc, false);
   if (!binding.writable) return;
   u32 left = bytes;
   for (u64 at = offset; left > 0;) {
@@ -222,7 +222,7 @@ inline void check_shared(u64 offset, u32 bytes, u64 pc, Access access) {
     raise_access("outside", address, bytes, pc, write);
   }
   if (!check_known(launch.shared_known.data(), offset, bytes, access)) {
-    raise_access("unwritten", address, bytes, pc, write);
+    raise_access("unwritten", address, bytes, pc, false);
   }
   u32 left = bytes;
   for (u64 at = offset; left > 0;) {

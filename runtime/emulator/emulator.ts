@@ -77,6 +77,7 @@ export class EmulatorDevice implements Device {
   readonly #process: EmulatorProcess;
   #nextId = 1;
   #closed = false;
+  readonly #compiling = new Set<Promise<unknown>>();
   /** A failure of a request that nobody waits for; the next method that waits throws it. */
   #deferred: unknown;
 
@@ -94,7 +95,10 @@ export class EmulatorDevice implements Device {
 
   static async open(options: EmulatorOptions = {}): Promise<EmulatorDevice> {
     const toolchain = await openToolchain(options.compiler ?? 'g++', options.cache);
-    return new EmulatorDevice(toolchain, new EmulatorProcess(await buildHost(toolchain)), options);
+    const host = new EmulatorProcess(await buildHost(toolchain));
+    // Its answer says that it has the address space it needs.
+    await host.request(Message.hello, [], 'start');
+    return new EmulatorDevice(toolchain, host, options);
   }
 
   /** Process id of the emulator. */
@@ -132,6 +136,16 @@ export class EmulatorDevice implements Device {
 
   async compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]> {
     this.#check();
+    const compiling = this.#compile(kernels);
+    this.#compiling.add(compiling);
+    try {
+      return await compiling;
+    } finally {
+      this.#compiling.delete(compiling);
+    }
+  }
+
+  async #compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]> {
     for (const kernel of kernels) {
       checkKernel(kernel, this);
       checkText(kernel);
@@ -139,7 +153,6 @@ export class EmulatorDevice implements Device {
     const built = await inParallel(kernels, 2, ({ descriptor, source }) =>
       buildKernel(this.#toolchain, descriptor.file, source, this.checks === 'full'),
     );
-    this.#check();
     return Promise.all(
       kernels.map(async ({ descriptor }, index) => {
         const kernel = new EmulatorKernel(descriptor, this.#nextId++, built[index]!, this);
@@ -179,6 +192,8 @@ export class EmulatorDevice implements Device {
 
   async close(): Promise<void> {
     this.#closed = true;
+    // The compiler runs beside the emulator, which therefore does not know of work that is still to come.
+    await Promise.allSettled(this.#compiling);
     await this.#process.close();
   }
 

@@ -47,9 +47,9 @@ inline std::string site_json(const Site& site, u64 module) {
 inline std::string fault_json(const Fault& fault, u32 launch, u64 module) {
   char text[400];
   snprintf(text, sizeof text,
-           ",\"launch\":%u,\"bytes\":%u,\"address\":\"0x%llx\",\"detail\":%llu,\"space\":\"%s\",\"binding\":%u,"
+           ",\"launch\":%u,\"bytes\":%u,\"address\":\"0x%llx\",\"detail\":%lld,\"space\":\"%s\",\"binding\":%u,"
            "\"offset\":%lld",
-           launch, fault.bytes, fault.address, fault.detail, fault.place.space, fault.place.binding,
+           launch, fault.bytes, fault.address, static_cast<long long>(fault.detail), fault.place.space, fault.place.binding,
            fault.place.offset);
   std::string json = "{\"kind\":\"" + std::string(fault.kind) + "\",\"text\":\"" + fault.text + "\"" + text;
   json += ",\"at\":" + site_json(fault.at, module);

@@ -176,7 +176,7 @@ function collectiveWords(report: Report, who: string, otherLine: string): Words 
       return {
         expected: `${laneList(report.detail)} of the warp in the collective that names them`,
         received: `${who} here, while ${other} waits at ${otherLine}`,
-        hint: 'Let all lanes of the mask reach it, or make the mask smaller.',
+        hint: 'Move the collective out of the branch, or name fewer lanes in the mask.',
       };
     case 'lanes-exited':
       return {
@@ -189,12 +189,6 @@ function collectiveWords(report: Report, who: string, otherLine: string): Words 
         expected: 'a mask that includes the calling lane',
         received: `mask 0x${report.detail.toString(16)} by ${who}`,
         hint: 'Call it only in lanes that the mask names.',
-      };
-    case 'warp-mismatch':
-      return {
-        expected: 'all lanes of a mask in the same collective, with the same mask',
-        received: `${who} here and ${other} at ${otherLine}`,
-        hint: 'Move the collective out of the branch.',
       };
     case 'partial-warp':
       return {
@@ -218,7 +212,7 @@ function languageWords(report: Report, who: string): Words {
     case 'index':
       return {
         expected: 'an index inside the array',
-        received: `index ${report.detail > 2 ** 63 ? report.detail - 2 ** 64 : report.detail} by ${who}`,
+        received: `index ${report.detail} by ${who}`,
         hint: 'Guard the index, or make the array longer.',
       };
     case 'shift':
@@ -232,7 +226,7 @@ function languageWords(report: Report, who: string): Words {
     case 'misaligned':
       return {
         expected: `an address that is a multiple of ${report.detail}`,
-        received: `${report.at.line > 0 && report.text === '' ? 'a row address' : 'another'} by ${who}`,
+        received: `another by ${who}`,
         hint: 'Align the offset, or access narrower words.',
       };
     case 'not-shared':
@@ -242,7 +236,10 @@ function languageWords(report: Report, who: string): Words {
         hint: 'ldmatrix reads, and cp.async writes, shared memory only.',
       };
     default: {
-      const cause = report.text === 'stack' ? 'an overflow of its 64 KiB stack' : `signal ${report.detail}`;
+      const cause =
+        report.text === 'stack'
+          ? 'an overflow of its stack (over 100 KiB of local variables)'
+          : `signal ${report.detail}`;
       return {
         expected: 'a kernel that runs to its end',
         received: `${cause} at address ${report.address} in ${who}`,

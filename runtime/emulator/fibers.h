@@ -71,8 +71,11 @@ kvf_switch:
 
 namespace kvf {
 
-const u64 stack_bytes = 64 * 1024;
+const u64 stack_bytes = 128 * 1024;
 const u64 guard_bytes = 64 * 1024;  // the largest page size of Linux on arm64
+// Stacks start a little apart within their range: at one stride, their tops would share a few sets of the caches.
+const u64 stack_colours = 128;
+const u64 colour_bytes = 128;
 
 #if defined(__x86_64__) || defined(__aarch64__)
 
@@ -85,8 +88,8 @@ struct Context {
 inline void switch_context(Context& from, const Context& to) { kvf_switch(&from.stack_pointer, to.stack_pointer); }
 
 // Lays out a stack as if `entry` had been suspended before its first instruction.
-inline void prepare_context(Context& context, u8* low, void (*entry)()) {
-  void** top = reinterpret_cast<void**>(low + stack_bytes);
+inline void prepare_context(Context& context, u8* low, u32 index, void (*entry)()) {
+  void** top = reinterpret_cast<void**>(low + stack_bytes - index % stack_colours * colour_bytes);
 #if defined(__x86_64__)
   // `ret` pops `entry`; the pointer after it must be 8 past a multiple of 16, as after a call.
   *--top = nullptr;
@@ -108,7 +111,7 @@ struct Context {
 
 inline void switch_context(Context& from, const Context& to) { swapcontext(&from.state, &to.state); }
 
-inline void prepare_context(Context& context, u8* low, void (*entry)()) {
+inline void prepare_context(Context& context, u8* low, u32, void (*entry)()) {
   getcontext(&context.state);
   context.state.uc_stack.ss_sp = low;
   context.state.uc_stack.ss_size = stack_bytes;

@@ -10,7 +10,7 @@
 
 namespace kvf {
 
-enum Message : u32 { m_allocate = 1, m_write, m_read, m_release, m_load, m_run, m_quit };
+enum Message : u32 { m_allocate = 1, m_write, m_read, m_release, m_load, m_run, m_quit, m_hello };
 enum Status : u32 { s_done = 0, s_error, s_fault, s_crash };
 
 static std::unordered_map<u32, Module> modules;
@@ -47,7 +47,7 @@ static void reply(u32 status, const void* data = nullptr, u64 bytes = 0) {
   send(data, bytes);
 }
 
-static void reply(u32 status, const std::string& text) { reply(status, text.data(), text.size()); }
+static void reply_text(u32 status, const std::string& text) { reply(status, text.data(), text.size()); }
 
 // Takes fixed-size fields off a payload.
 struct Reader {
@@ -78,7 +78,7 @@ static void on_crash(int signal, siginfo_t* info, void* context) {
     fault.at = here(pc + 1, false);
     const u64 low = reinterpret_cast<u64>(block.current->stack);
     fault.text = low - fault.address <= guard_bytes ? "stack" : "";
-    reply(s_crash, fault_json(fault, launch_number, launch.module->begin));
+    reply_text(s_crash, fault_json(fault, launch_number, launch.module->begin));
   }
   ::signal(signal, SIG_DFL);
   raise(signal);
@@ -115,7 +115,7 @@ static void run(Reader reader) {
       const auto found = memory.buffers.find(reader.take<u32>());
       if (found == memory.buffers.end()) {
         unbind_all(request.checked);
-        return reply(s_error, "a launch binds a buffer that could not be allocated");
+        return reply_text(s_error, "a launch binds a buffer that could not be allocated");
       }
       const bool writable = reader.take<u32>() != 0;
       const u64 offset = reader.take<u64>();
@@ -125,7 +125,7 @@ static void run(Reader reader) {
     const bool good = run_grid(request);
     running = false;
     if (!good) {
-      reply(s_fault, fault_json(block.fault, launch_number, request.module->begin));
+      reply_text(s_fault, fault_json(block.fault, launch_number, request.module->begin));
       unbind_all(request.checked);
       return;
     }
@@ -141,6 +141,7 @@ static void run(Reader reader) {
 
 static void obey(u32 message, Reader reader, u64 length) {
   if (message == m_run) return run(reader);
+  if (message == m_hello) return reply(s_done);
   const u32 id = reader.take<u32>();
   const u32 second = reader.take<u32>();
   if (message == m_load) {
@@ -148,7 +149,7 @@ static void obey(u32 message, Reader reader, u64 length) {
     const std::string entry(reinterpret_cast<const char*>(reader.at), second);
     const std::string path(reinterpret_cast<const char*>(reader.at) + second, length - 8 - second);
     const std::string error = load_module(path.c_str(), entry.c_str(), modules[id]);
-    return reply(error.empty() ? s_done : s_error, error);
+    return reply_text(error.empty() ? s_done : s_error, error);
   }
   if (message == m_release) {
     release_buffer(id);
@@ -157,17 +158,17 @@ static void obey(u32 message, Reader reader, u64 length) {
   const u64 offset = reader.take<u64>();
   if (message == m_allocate) {
     const char* error = allocate_buffer(id, offset);
-    return error == nullptr ? reply(s_done) : reply(s_error, error);
+    return error == nullptr ? reply(s_done) : reply_text(s_error, error);
   }
   const auto found = memory.buffers.find(id);
-  if (found == memory.buffers.end()) return reply(s_error, "no such buffer");
+  if (found == memory.buffers.end()) return reply_text(s_error, "no such buffer");
   if (message == m_read) return reply(s_done, found->second.data + offset, reader.take<u64>());
   if (message == m_write) {
     memcpy(found->second.data + offset, reader.at, length - 16);
     mark_known(found->second.known, offset, length - 16);
     return reply(s_done);
   }
-  reply(s_error, "unknown message");
+  reply_text(s_error, "unknown message");
 }
 
 }  // namespace kvf

@@ -67,7 +67,7 @@ inline void run_block(const Request& request, u64 linear) {
     thread.copies.clear();
     thread.copy_group = 0;
     thread.line = 0;
-    prepare_context(thread.context, thread.stack, fiber_main);
+    prepare_context(thread.context, thread.stack, i, fiber_main);
     set_ready(thread);
   }
   block.current_warp = pick_bit(block.ready_warps);

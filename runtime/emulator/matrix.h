@@ -5,17 +5,22 @@
 //                 b1 (k = 4t+16..4t+19, n = g)
 //   both:         d0 (g, 2t), d1 (g, 2t+1), d2 (g+8, 2t), d3 (g+8, 2t+1)
 #pragma once
+#include <cstring>
+
 #include "block.h"
 #include "half.h"
 
 namespace kvf {
 
+// A row of eight columns, which g++ maps to what the processor has.
+typedef float FloatRow __attribute__((vector_size(32)));
+
 // Sums run over ascending k, one rounding to f32 per product; products of halves are exact. Real tensor cores sum in an
 // order and at a width that NVIDIA does not specify, so results agree to rounding, not to the bit.
 inline void multiply_f16(Thread* lanes) {
   float a[16][16];
-  float b[16][8];
-  float d[16][8];
+  alignas(32) float b[16][8];
+  alignas(32) float d[16][8];
   for (u32 lane = 0; lane < 32; ++lane) {
     const u32 g = lane / 4, t = lane % 4;
     const u32* operand = lanes[lane].operand;
@@ -32,9 +37,14 @@ inline void multiply_f16(Thread* lanes) {
     }
   }
   for (u32 m = 0; m < 16; ++m) {
+    FloatRow sum;
+    memcpy(&sum, d[m], sizeof sum);
     for (u32 k = 0; k < 16; ++k) {
-      for (u32 n = 0; n < 8; ++n) d[m][n] += a[m][k] * b[k][n];
+      FloatRow row;
+      memcpy(&row, b[k], sizeof row);
+      sum += row * a[m][k];
     }
+    memcpy(d[m], &sum, sizeof sum);
   }
   for (u32 lane = 0; lane < 32; ++lane) {
     for (u32 i = 0; i < 4; ++i) memcpy(&lanes[lane].result[i], &d[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2], 4);

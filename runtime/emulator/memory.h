@@ -104,6 +104,8 @@ inline const char* allocate_buffer(u32 id, u64 bytes) {
   buffer.data = reinterpret_cast<u8*>(start);
   buffer.known = static_cast<u8*>(calloc(bytes / 8 + 8, 1));
   if (buffer.known == nullptr || mprotect(buffer.data, buffer.span - page, PROT_READ | PROT_WRITE) != 0) {
+    free(buffer.known);
+    memory.released.emplace_back(start, buffer.span);
     return "the system has no memory left";
   }
   memset(buffer.data, poison, bytes);

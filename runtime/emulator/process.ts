@@ -3,7 +3,7 @@ import type { Readable, Writable } from 'node:stream';
 import { KvforgeError } from '../../dsl/errors.js';
 
 /** Numbers of the protocol; host.cc has the same. */
-export const Message = { allocate: 1, write: 2, read: 3, release: 4, load: 5, run: 6, quit: 7 } as const;
+export const Message = { allocate: 1, write: 2, read: 3, release: 4, load: 5, run: 6, quit: 7, hello: 8 } as const;
 const Status = { done: 0, error: 1, fault: 2, crash: 3 } as const;
 
 /** A fault as the host program sends it: JSON, not yet words. */

@@ -32,10 +32,10 @@ interface Outcome {
   readonly stderr: string;
 }
 
-/** Runs a program to its end; a program that does not exist gives code 'ENOENT'. */
+/** Runs a program to its end, with messages in plain English; one that does not exist gives code 'ENOENT'. */
 export function runProgram(program: string, args: readonly string[]): Promise<Outcome> {
   return new Promise((resolve) => {
-    execFile(program, args, { maxBuffer: 1 << 26 }, (error, stdout, stderr) => {
+    execFile(program, args, { maxBuffer: 1 << 26, env: { ...process.env, LC_ALL: 'C' } }, (error, stdout, stderr) => {
       resolve({ code: error === null ? 0 : (error.code ?? 'killed'), stdout, stderr });
     });
   });

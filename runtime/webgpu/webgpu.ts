@@ -86,6 +86,8 @@ export class WebGpuDevice implements Device {
   /** Faults of allocate() and write(), which return before WebGPU tells; the next asynchronous call throws them. */
   #faults: Promise<KvforgeError | undefined>[] = [];
   #lost: string | undefined;
+  #destroyed = false;
+  readonly #running = new Set<Promise<unknown>>();
   #closing: Promise<void> | undefined;
 
   /** Opens a device in Node. Needs the npm package `webgpu`, and `@sparticuz/chromium` for the software adapter. */
@@ -117,7 +119,7 @@ export class WebGpuDevice implements Device {
     };
     device.lost.then((info) => {
       // destroy() of close() is told as a loss too.
-      if (this.#closing === undefined) this.#lost = firstLine(info.message) || info.reason;
+      if (!this.#destroyed) this.#lost = firstLine(info.message) || info.reason;
     });
   }
 
@@ -152,65 +154,62 @@ export class WebGpuDevice implements Device {
     this.#scoped(`write of buffer '${own.label}'`, () => this.#gpu.queue.writeBuffer(own.gpu, offset, bytes));
   }
 
-  async read(buffer: DeviceBuffer, offset = 0, bytes = buffer.bytes - offset): Promise<Uint8Array> {
-    this.#assertUsable();
-    const own = checkTransfer('read', buffer, offset, bytes, this.#own);
-    if (bytes === 0) {
-      await this.#finish();
-      return new Uint8Array(0);
-    }
-    // WebGPU maps no storage buffer, so the bytes pass through one that can be mapped.
-    const staging = this.#scoped(`read of buffer '${own.label}'`, () => {
-      const made = this.#gpu.createBuffer({ label: 'staging', size: bytes, usage: MAP_READ | COPY_DST });
-      const encoder = this.#gpu.createCommandEncoder();
-      encoder.copyBufferToBuffer(own.gpu, offset, made, 0, bytes);
-      this.#gpu.queue.submit([encoder.finish()]);
-      return made;
+  read(buffer: DeviceBuffer, offset = 0, bytes = buffer.bytes - offset): Promise<Uint8Array> {
+    return this.#track(async () => {
+      const own = checkTransfer('read', buffer, offset, bytes, this.#own);
+      if (bytes === 0) {
+        await this.#finish();
+        return new Uint8Array(0);
+      }
+      // WebGPU maps no storage buffer, so the bytes pass through one that can be mapped.
+      const staging = this.#scoped(`read of buffer '${own.label}'`, () => {
+        const made = this.#gpu.createBuffer({ label: 'staging', size: bytes, usage: MAP_READ | COPY_DST });
+        const encoder = this.#gpu.createCommandEncoder();
+        encoder.copyBufferToBuffer(own.gpu, offset, made, 0, bytes);
+        this.#gpu.queue.submit([encoder.finish()]);
+        return made;
+      });
+      try {
+        // Both are begun in this turn: what fails first must not leave the other without a listener.
+        const [fault, mapped] = await Promise.allSettled([this.#settle(), staging.mapAsync(MAP_READ)]);
+        if (fault.status === 'rejected') throw fault.reason;
+        if (mapped.status === 'rejected') throw mapped.reason;
+        return new Uint8Array(staging.getMappedRange().slice(0));
+      } finally {
+        staging.destroy();
+      }
     });
-    // Mapped in the same turn as the submit, or a close() in between would fail it.
-    const mapped = staging.mapAsync(MAP_READ).then(
-      () => undefined,
-      (error: unknown) => error,
-    );
-    try {
+  }
+
+  compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]> {
+    return this.#track(async () => {
+      for (const kernel of kernels) checkKernel(kernel, this);
+      const compiled = await compileKernels(this.#gpu, kernels);
       await this.#settle();
-      const failure = await mapped;
-      if (failure !== undefined) throw await this.#explain(failure);
-      return new Uint8Array(staging.getMappedRange().slice(0));
-    } finally {
-      staging.destroy();
-    }
-  }
-
-  async compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]> {
-    this.#assertUsable();
-    for (const kernel of kernels) checkKernel(kernel, this);
-    const compiled = await compileKernels(this.#gpu, kernels).catch(async (error: unknown) => {
-      throw await this.#explain(error);
-    });
-    await this.#settle();
-    return compiled.map((kernel) => {
-      const handle: CompiledKernel = { descriptor: kernel.descriptor };
-      this.#kernels.set(handle, kernel);
-      return handle;
+      return compiled.map((kernel) => {
+        const handle: CompiledKernel = { descriptor: kernel.descriptor };
+        this.#kernels.set(handle, kernel);
+        return handle;
+      });
     });
   }
 
-  async run(launches: readonly Launch[]): Promise<void> {
-    this.#assertUsable();
-    // All are checked before any is submitted: a list with a bad launch changes nothing. Everything up to the submit
-    // happens in one turn, so concurrent calls, writes and reads take effect in the order they were made.
-    const ready = launches.map((launch) => {
-      const kernel = this.#kernels.get(launch.kernel);
-      if (kernel === undefined) throw foreignKernel(launch.kernel.descriptor);
-      return { kernel, grid: launch.grid, ranges: checkLaunch(launch, kernel.descriptor, this.limits, this.#own) };
+  run(launches: readonly Launch[]): Promise<void> {
+    return this.#track(async () => {
+      // All are checked before any is submitted: a list with a bad launch changes nothing. Everything up to the submit
+      // happens in one turn, so concurrent calls, writes and reads take effect in the order they were made.
+      const ready = launches.map((launch) => {
+        const kernel = this.#kernels.get(launch.kernel);
+        if (kernel === undefined) throw foreignKernel(launch.kernel.descriptor);
+        return { kernel, grid: launch.grid, ranges: checkLaunch(launch, kernel.descriptor, this.limits, this.#own) };
+      });
+      const work = ready.filter(({ grid }) => grid.every((blocks) => blocks > 0));
+      const names = [...new Set(work.map(({ kernel }) => kernel.descriptor.entry))].join(', ');
+      for (let start = 0; start < work.length; start += DISPATCHES_PER_SUBMIT) {
+        this.#scoped(`launch of ${names}`, () => this.#submit(work.slice(start, start + DISPATCHES_PER_SUBMIT)));
+      }
+      await this.#finish();
     });
-    const work = ready.filter(({ grid }) => grid.every((blocks) => blocks > 0));
-    const names = [...new Set(work.map(({ kernel }) => kernel.descriptor.entry))].join(', ');
-    for (let start = 0; start < work.length; start += DISPATCHES_PER_SUBMIT) {
-      this.#scoped(`launch of ${names}`, () => this.#submit(work.slice(start, start + DISPATCHES_PER_SUBMIT)));
-    }
-    await this.#finish();
   }
 
   close(): Promise<void> {
@@ -240,8 +239,23 @@ export class WebGpuDevice implements Device {
   }
 
   async #shutDown(): Promise<void> {
-    if (this.#lost === undefined) await this.#gpu.queue.onSubmittedWorkDone().catch(() => undefined);
+    await Promise.allSettled(this.#running);
+    this.#destroyed = true;
     this.#gpu.destroy();
+  }
+
+  /** Runs a call that close() must wait for. Its first turn runs at once, so that calls keep their order. */
+  async #track<T>(work: () => Promise<T>): Promise<T> {
+    this.#assertUsable();
+    const running = work().catch(async (error: unknown) => {
+      throw await this.#explain(error);
+    });
+    this.#running.add(running);
+    try {
+      return await running;
+    } finally {
+      this.#running.delete(running);
+    }
   }
 
   #own = (buffer: DeviceBuffer): WebGpuBuffer | undefined =>
@@ -267,13 +281,9 @@ export class WebGpuDevice implements Device {
 
   /** Waits for everything submitted so far. */
   async #finish(): Promise<void> {
-    const done = this.#gpu.queue.onSubmittedWorkDone().then(
-      () => undefined,
-      (error: unknown) => error,
-    );
-    await this.#settle();
-    const failure = await done;
-    if (failure !== undefined) throw await this.#explain(failure);
+    const [fault, done] = await Promise.allSettled([this.#settle(), this.#gpu.queue.onSubmittedWorkDone()]);
+    if (fault.status === 'rejected') throw fault.reason;
+    if (done.status === 'rejected') throw done.reason;
     this.#assertNotLost();
   }
 
@@ -287,6 +297,7 @@ export class WebGpuDevice implements Device {
 
   /** What rejected, told as a lost device where that was the cause. */
   async #explain(error: unknown): Promise<unknown> {
+    if (error instanceof KvforgeError && error.code !== 'compile-failed') return error;
     // The loss is announced in a later turn than the rejections it causes.
     for (let turn = 0; turn < 5 && this.#lost === undefined; turn++) {
       await new Promise((resolve) => setTimeout(resolve, 1));

@@ -36,7 +36,38 @@ it('substitutes statics, folds constants and drops dead branches', async () => {
     { name: 'decode', statics: { bits: 4, offset: -3 } },
   ]);
   expect(functions.map((one) => one.emittedName)).toEqual(['pick', 'decode_4_m3', 'decode_2_0']);
-  expect(`\n${printCuda(functions)}`).toMatchInlineSnapshot();
+  expect(`\n${printCuda(functions)}`).toMatchInlineSnapshot(`
+    "
+    // my.ts:3 pick
+    template <typename Levels>
+    __device__ __forceinline__ float pick(u32 i, Levels levels) {
+      return levels(i);
+    }
+
+    // my.ts:7 decode, bits = 4, offset = -3
+    template <typename Levels>
+    __device__ __forceinline__ float decode_4_m3(u32 code, Levels levels) {
+      float table[16] = {};
+      #pragma unroll
+      for (u32 i = 0u; i < 15u; i++) {
+        table[i] = pick(i, levels);
+      }
+      return pick(code, levels) + -3.0f;
+    }
+
+    // my.ts:7 decode, bits = 2, offset = 0
+    template <typename Levels>
+    __device__ __forceinline__ float decode_2_0(u32 code, Levels levels) {
+      float table[4] = {};
+      #pragma unroll
+      for (u32 i = 0u; i < 3u; i++) {
+        table[i] = pick(i, levels);
+      }
+      const float step = table[3u];
+      return step;
+    }
+    "
+  `);
 });
 
 it('binds tables to WGSL functions, one copy of a function per binding', async () => {
@@ -44,7 +75,39 @@ it('binds tables to WGSL functions, one copy of a function per binding', async (
     { name: 'decode', statics: { bits: 1, offset: 0 }, lookups: { levels: 'load_keys' } },
     { name: 'decode', statics: { bits: 1, offset: 0 }, lookups: { levels: 'load_values' } },
   ]);
-  expect(`\n${printWgsl(functions, { f16: true })}`).toMatchInlineSnapshot();
+  expect(`\n${printWgsl(functions, { f16: true })}`).toMatchInlineSnapshot(`
+    "
+    // my.ts:3 pick
+    fn pick(i: u32) -> f32 {
+      return load_keys(i);
+    }
+
+    // my.ts:7 decode, bits = 1, offset = 0
+    fn decode_1_0(code: u32) -> f32 {
+      var table: array<f32, 2>;
+      for (var i: u32 = 0u; i < 1u; i++) {
+        table[i] = pick(i);
+      }
+      let step: f32 = table[1u];
+      return step;
+    }
+
+    // my.ts:3 pick
+    fn pick_with_load_values(i: u32) -> f32 {
+      return load_values(i);
+    }
+
+    // my.ts:7 decode, bits = 1, offset = 0
+    fn decode_1_0_with_load_values(code: u32) -> f32 {
+      var table: array<f32, 2>;
+      for (var i: u32 = 0u; i < 1u; i++) {
+        table[i] = pick_with_load_values(i);
+      }
+      let step: f32 = table[1u];
+      return step;
+    }
+    "
+  `);
 });
 
 it('keeps a scope of its own where inlining a branch would repeat a name', async () => {
@@ -58,7 +121,23 @@ it('keeps a scope of its own where inlining a branch would repeat a name', async
 }`,
     [{ name: 'f', statics: { bits: 4 } }],
   );
-  expect(`\n${printCuda(functions)}`).toMatchInlineSnapshot();
+  expect(`\n${printCuda(functions)}`).toMatchInlineSnapshot(`
+    "
+    // my.ts:2 f, bits = 4
+    __device__ __forceinline__ float f_4(float x) {
+      float sum = x;
+      {
+        const float twice = x * 2.0f;
+        sum += twice;
+      }
+      {
+        const float twice = x * 3.0f;
+        sum += twice;
+      }
+      return sum;
+    }
+    "
+  `);
 });
 
 it('names by parameter order', () => {
@@ -95,5 +174,18 @@ function f(n: Static<u32>, x: u32, a: FixedArray<f32, 4>): f32 {
       ),
     ),
   );
-  expect(outcomes).toMatchInlineSnapshot();
+  expect(outcomes).toMatchInlineSnapshot(`
+    [
+      "my.ts:5:10: expected an index in 0 .. 3, got 4. Correct the index, or guard it with an if on the static.",
+      "my.ts:5:14: expected a divisor that is not 0, got 0. Guard it with an if on the static.",
+      "my.ts:5:18: expected a divisor that is not 0, got 0. Guard it with an if on the static.",
+      "my.ts:5:14: expected a shift by 0 .. 31, got 32. Guard it with an if on the static.",
+      "my.ts:5:10: expected FixedArray<f32, 8> for a of g, got FixedArray<f32, 4>. Pass an array of that length, or another static that fixes it.",
+      "my.ts:3:1: expected an array length above 0, got 0. Pass other statics.",
+      "my.ts:3:1: expected f with a whole number in 0 .. 4294967295 for its static n, got none. Pass statics: { n: ... }.",
+      "my.ts:3:1: expected f with a whole number in 0 .. 4294967295 for its static n, got 1.5. Pass statics: { n: ... }.",
+      "my.ts:3:1: expected statics of f (n), got m. Remove it, or declare it Static<u32>.",
+      "h: expected a lowered device function, got none of that name. Lower the file that declares it, or correct the name.",
+    ]
+  `);
 });

@@ -333,11 +333,20 @@ export function deviceConformance(name: string, open: () => Promise<Device>): vo
 
     test('close waits for work that was started', async () => {
       const other = await open();
-      const buffer = other.allocate('memory', 256);
-      other.write(buffer, new Uint32Array(64).fill(3));
-      const pending = other.read(buffer);
+      const [kernel] = await other.compile([texts.affine]);
+      const make = (label: string, value: number) => {
+        const buffer = other.allocate(label, 256);
+        other.write(buffer, new Uint32Array(64).fill(value));
+        return { buffer };
+      };
+      const bindings = { params: make('params', 64), input: make('input', 3), output: make('output', 0) };
+      const run = other.run(Array(100).fill({ kernel: kernel!, grid: [1, 1, 1], bindings }));
+      const reads = Array.from({ length: 20 }, () => other.read(bindings.output.buffer));
+      const compiled = other.compile([texts.reduce]);
       await other.close();
-      expect(words(await pending)).toEqual(Array(64).fill(3));
+      await run;
+      for (const read of reads) expect(words(await read)).toEqual(Array(64).fill(10));
+      expect(await compiled).toHaveLength(1);
     });
   });
 }

@@ -5,7 +5,7 @@ import type { FieldBits } from '../../dsl/codec.js';
 import { channelMax } from '../../dsl/codecs/channelMax.js';
 import { hadamard } from '../../dsl/codecs/hadamard.js';
 import { lloydMax } from '../../dsl/codecs/lloydMax.js';
-import { pca } from '../../dsl/codecs/pca.js';
+import { pca, type Rank } from '../../dsl/codecs/pca.js';
 import { unrope } from '../../dsl/codecs/unrope.js';
 import { vq } from '../../dsl/codecs/vq.js';
 import { type Geometry, geometryOf } from '../../dsl/geometry.js';
@@ -30,7 +30,7 @@ interface CaseParts {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  readonly rank: number;
+  readonly rank: Rank;
   readonly bits: FieldBits | readonly FieldBits[];
   readonly group?: 16 | 32 | 64 | 128;
   readonly channels?: 2 | 4 | 8;
@@ -69,11 +69,41 @@ export function makeCase(parts: CaseParts): Case {
 
 /** Geometries of the property tests: GQA 1, 3, 4, 5, 7; d 16 to 128; mixed widths; every stream width. */
 export const cases: readonly Case[] = [
-  makeCase({ heads: 3, kvHeads: 1, headDim: 16, rank: 16, bits: 4, group: 16, channels: 4, entries: 16, streamBits: 3 }),
+  makeCase({
+    heads: 3,
+    kvHeads: 1,
+    headDim: 16,
+    rank: 16,
+    bits: 4,
+    group: 16,
+    channels: 4,
+    entries: 16,
+    streamBits: 3,
+  }),
   makeCase({ heads: 9, kvHeads: 3, headDim: 64, rank: 32, bits: 4, streamBits: 8 }),
   makeCase({ heads: 7, kvHeads: 1, headDim: 64, rank: 48, bits: [8, 6, 2], group: 16, streamBits: 4 }),
-  makeCase({ heads: 10, kvHeads: 2, headDim: 80, rank: 64, bits: [6, 0], group: 32, entries: 64, streamBits: 3, sinks: 0 }),
-  makeCase({ heads: 8, kvHeads: 2, headDim: 128, rank: 80, bits: [4, 2], group: 64, channels: 8, streamBits: 2, window: 1 }),
+  makeCase({
+    heads: 10,
+    kvHeads: 2,
+    headDim: 80,
+    rank: 64,
+    bits: [6, 0],
+    group: 32,
+    entries: 64,
+    streamBits: 3,
+    sinks: 0,
+  }),
+  makeCase({
+    heads: 8,
+    kvHeads: 2,
+    headDim: 128,
+    rank: 80,
+    bits: [4, 2],
+    group: 64,
+    channels: 8,
+    streamBits: 2,
+    window: 1,
+  }),
 ];
 
 export type DeviceName = 'emulator' | 'webgpu';
@@ -86,7 +116,10 @@ export async function openDevice(name: DeviceName): Promise<Device> {
     : WebGpuDevice.open({ adapter: 'software', poison: true });
 }
 
-export function targetOf(device: Device, override: Partial<{ tensorCores: boolean; f16: boolean; subgroups: boolean }> = {}): Target {
+export function targetOf(
+  device: Device,
+  override: Partial<{ tensorCores: boolean; f16: boolean; subgroups: boolean }> = {},
+): Target {
   return device.target === 'cuda'
     ? { language: 'cuda', arch: 'sm_80', tensorCores: override.tensorCores ?? false }
     : {

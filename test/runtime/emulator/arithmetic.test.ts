@@ -26,7 +26,7 @@ describe.each(modes)('kernels run under %o', (options) => {
   let device: EmulatorDevice;
   beforeAll(async () => {
     device = await EmulatorDevice.open(options);
-  });
+  }, 120_000);
   afterAll(async () => device.close());
 
   test('threads add vectors', async () => {
@@ -168,6 +168,12 @@ describe.each(modes)('kernels run under %o', (options) => {
     const [out] = await launch(device, kernels.grid3, [24], [4, 3, 2]);
     const expected = [0, 1].flatMap((z) => [0, 1, 2].flatMap((y) => [0, 1, 2, 3].map((x) => x + 10 * y + 100 * z)));
     expect([...new Uint32Array(out!)]).toEqual(expected);
+  });
+
+  test('functions of CUDA give its values', async () => {
+    const [, out] = await launch(device, kernels.names, [new Float32Array([1, 2, 3, 4, 5, 0, 0, 0]), 13]);
+    const expected = [15, 10, 3, 1, 2.25, 5.5, 41, 5, 39, 49, 14, 6, 68];
+    expect([...new Float32Array(out!)]).toEqual(expected);
   });
 
   test('the last block may merge what the others published', async () => {

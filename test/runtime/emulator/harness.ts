@@ -1,5 +1,6 @@
 import type { DeviceBuffer, KernelText } from '../../../runtime/device.js';
 import type { EmulatorDevice } from '../../../runtime/emulator/emulator.js';
+import { faultOf } from '../device-conformance.js';
 
 export type Words = Float32Array | Uint32Array | Int32Array;
 /** Words to upload, or the number of words of a fresh buffer. */
@@ -28,6 +29,17 @@ export async function launch(
   } finally {
     for (const buffer of buffers) buffer.release();
   }
+}
+
+/** The fault of one launch without its code, or 'no error'. */
+export async function reportOf(
+  device: EmulatorDevice,
+  text: KernelText,
+  args: readonly Argument[],
+  grid?: readonly [number, number, number],
+): Promise<string> {
+  const fault = await faultOf(() => launch(device, text, args, grid));
+  return fault.replace(/^kernel-fault: /, '');
 }
 
 /** Numbers in -1..1 from a seed. */

@@ -208,6 +208,31 @@ for (u32 block = 0; block < gridDim.x; ++block) total += partials[block * 32 + t
 sum[threadIdx.x] = total;`,
 );
 
+/** Names of both preludes that no kernel above uses; each slot of `out` is a value that names() in the test knows. */
+export const names = kernel(
+  'names',
+  ['const f32 a', 'f32 out'],
+  `if (threadIdx.x != 0) return;
+const float4 v = *reinterpret_cast<const float4*>(a);
+const uint4 w = make_uint4(1, 2, 3, 4);
+const i32 quarter = __float_as_int(0.25f);
+u32 at = 0;
+out[at++] = v.x + v.y + v.z + v.w + __ldg(a + 4);
+out[at++] = (float)(w.x + w.y + w.z + w.w);
+out[at++] = clamp(5.0f, 0.0f, 2.0f) + (float)clamp(-3, -2, 2) + (float)clamp(7u, 1u, 3u);
+out[at++] = fminf(fmaxf(v.x, NAN), INFINITY);
+out[at++] = __int_as_float(quarter) + __uint_as_float(__float_as_uint(2.0f));
+out[at++] = rsqrtf(4.0f) + sqrtf(9.0f) + rintf(2.5f) + floorf(-0.5f) + fabsf(-1.0f);
+out[at++] = fmaf(3.0f, 4.0f, 5.0f) + exp2f(3.0f) + ldexpf(1.0f, 4);
+out[at++] = (float)__float2int_rn(2.5f) + (float)__float2uint_rn(3.5f) + (float)__float2int_rz(-1.9f);
+out[at++] = (float)(__popc(0xf0u) + __clz(1) + __ffs(8));
+out[at++] = (float)__dp4a(0x01020304, 0x01010101, 5) + (float)__byte_perm(0x44332211u, 0u, 0x4441u);
+out[at++] = (float)(min(3, 4) + max(3, 4)) + (float)(min(3u, 4u) + max(3u, 4u));
+out[at++] = (float)(__umulhi(0x80000000u, 6u) + __brev(0x80000000u) + __funnelshift_r(0u, 1u, 31u));
+const float2 pair = make_float2(1.0f, 2.0f);
+out[at++] = pair.x + pair.y + (float)(blockDim.x + gridDim.x + warpSize);`,
+);
+
 /** Kernels that are right, for both compilers. */
 export const goodKernels: readonly KernelText[] = [
   add,
@@ -221,4 +246,5 @@ export const goodKernels: readonly KernelText[] = [
   atomics,
   grid3,
   mergeLast,
+  names,
 ];

@@ -79,7 +79,7 @@ test('a driver list without a driver is told', async () => {
 test('a worker thread, where SwiftShader cannot be named, is told to use the main thread', async () => {
   const { code, out } = await runModule(`
 import { Worker } from 'node:worker_threads';
-const source = ${JSON.stringify(`import('${join(root, 'runtime/webgpu/webgpu.ts')}').then(({ WebGpuDevice }) => ${TELL.replace(/^await |;$/g, '')})`)};
+const source = ${JSON.stringify(`import { register } from 'tsx/esm/api'; register(); import('${join(root, 'runtime/webgpu/webgpu.ts')}').then(({ WebGpuDevice }) => ${TELL.replace(/^await |;$/g, '')})`)};
 new Worker(source, { eval: true });`);
   expect({ code, out }).toEqual({
     code: 0,

@@ -1,0 +1,43 @@
+import { access, constants, mkdir, readFile } from 'node:fs/promises';
+import { builtinsFile } from '../../codegen/builtins.js';
+import { packagePath } from '../../codegen/packageRoot.js';
+import type { FunctionIr } from '../../codegen/ir.js';
+import { runProgram } from '../../runtime/emulator/toolchain.js';
+import { type Check, found, guarded, missing } from './check.js';
+
+const leastNode = 20;
+
+/** Node, the package's own files, and where it keeps what it compiles. */
+export async function hostChecks(): Promise<readonly Check[]> {
+  return Promise.all([nodeCheck(), guarded('device functions', builtinsCheck), guarded('cache folder', cacheCheck)]);
+}
+
+async function nodeCheck(): Promise<Check> {
+  const detail = `${process.version}, ${process.platform}-${process.arch}`;
+  const enough = Number(process.versions.node.split('.')[0]) >= leastNode;
+  return enough ? found('node', detail) : missing('node', detail, `Install Node ${leastNode} or later.`);
+}
+
+async function builtinsCheck(): Promise<Check> {
+  const functions = JSON.parse(await readFile(builtinsFile, 'utf8')) as readonly FunctionIr[];
+  return found('device functions', `${functions.length} built-in ones in ${builtinsFile}`);
+}
+
+async function cacheCheck(): Promise<Check> {
+  const folder = packagePath('.cache', 'kvforge');
+  try {
+    await mkdir(folder, { recursive: true, mode: 0o700 });
+    await access(folder, constants.W_OK);
+    return found('cache folder', folder);
+  } catch {
+    return missing('cache folder', `${folder} cannot be written`, 'Set XDG_CACHE_HOME to a folder that can; until then a temporary one serves.');
+  }
+}
+
+/** The first line of `program --version`. */
+export async function programCheck(program: string, use: string, fix: string): Promise<Check> {
+  const { code, stdout } = await runProgram(program, ['--version']);
+  if (code !== 0) return missing(program, code === 'ENOENT' ? 'no such program' : `${program} --version fails`, fix);
+  const line = program === 'nvcc' ? stdout.split('\n').find((text) => text.includes('release')) : stdout.split('\n')[0];
+  return found(program, `${line ?? 'unknown version'}; ${use}`);
+}

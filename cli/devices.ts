@@ -1,0 +1,43 @@
+import { KvforgeError } from '../dsl/errors.js';
+import type { Device } from '../runtime/device.js';
+import type { Context } from './output.js';
+
+export const deviceNames = ['emulator', 'webgpu', 'cuda'] as const;
+export type DeviceName = (typeof deviceNames)[number];
+
+export interface OpenOptions {
+  /** Of the emulator: reports of bad accesses and races, or speed. */
+  readonly checks: 'full' | 'none';
+}
+
+/**
+ * Opens a device that an interruption closes too.
+ *
+ * @throws KvforgeError `missing-capability` with what to install
+ */
+export async function openDevice(name: DeviceName, { checks }: OpenOptions, context: Context): Promise<Device> {
+  const device = await open(name, checks);
+  const { release } = context.onInterrupt(() => device.close());
+  const close = device.close.bind(device);
+  device.close = () => {
+    release();
+    return close();
+  };
+  return device;
+}
+
+async function open(name: DeviceName, checks: 'full' | 'none'): Promise<Device> {
+  switch (name) {
+    case 'emulator':
+      return (await import('../runtime/emulator/emulator.js')).EmulatorDevice.open({ checks });
+    case 'webgpu':
+      return (await import('../runtime/webgpu/webgpu.js')).WebGpuDevice.open({ adapter: 'any' });
+    case 'cuda':
+      throw new KvforgeError('missing-capability', {
+        at: '--device',
+        expected: 'a device of this version',
+        received: 'cuda: no CUDA device support yet',
+        hint: 'Use --device emulator, which runs the same CUDA text on the CPU.',
+      });
+  }
+}

@@ -1,0 +1,98 @@
+import { halfPrecisionBytes, layoutSequence, recordBytes, recordWords } from '../codegen/plan/layout.js';
+import { geometryOf } from '../dsl/geometry.js';
+import type { Context, Outcome } from './output.js';
+import { resolveModel, resolveScheme } from './resolve.js';
+import { grouped, table } from './table.js';
+import { wholeNumber } from './values.js';
+
+export interface InspectOptions {
+  readonly model: string;
+  readonly tokens: string;
+  readonly generated: string;
+}
+
+interface PlannedBuffer {
+  readonly name: string;
+  /** Which allocation it lies in: the share of the cache buffer, or the sequence's record. */
+  readonly buffer: 'cache' | 'sequences';
+  readonly bytes: number;
+  /** From the start of the sequence's share, or of its record; null for padding, which lies in several places. */
+  readonly offset: number | null;
+  readonly rows: number | null;
+  readonly bytesPerRow: number | null;
+  readonly shape: string;
+}
+
+const mostTokens = 2 ** 24;
+
+export async function inspect(context: Context, schemeName: string, options: InspectOptions): Promise<Outcome> {
+  const tokens = wholeNumber('--tokens', options.tokens, { from: 1, to: mostTokens });
+  const generated = wholeNumber('--generated', options.generated, { from: 0, to: mostTokens });
+  const [scheme, model] = await Promise.all([resolveScheme(schemeName), resolveModel(options.model)]);
+  const geometry = geometryOf(scheme, model);
+  const layout = layoutSequence(geometry, { tokens, generated });
+  if (tokens + generated > model.maxPositions) {
+    context.progress(`note: ${model.name} has ${model.maxPositions} positions, fewer than ${tokens + generated}`);
+  }
+
+  const buffers: PlannedBuffer[] = layout.parts.map(({ name, rows, wordsPerRow, holds, offset, bytes }) => ({
+    name,
+    buffer: 'cache',
+    bytes,
+    offset,
+    rows: rows === 'sequence' ? 1 : layout.capacity[rows],
+    bytesPerRow: wordsPerRow * 4,
+    shape: holds,
+  }));
+  const padding = layout.bytes - buffers.reduce((sum, { bytes }) => sum + bytes, 0);
+  const none = { offset: null, rows: null, bytesPerRow: null };
+  buffers.push({ name: 'padding', buffer: 'cache', bytes: padding, ...none, shape: 'parts to 16 bytes, the share to 256' });
+  buffers.push({
+    name: 'record',
+    buffer: 'sequences',
+    bytes: recordBytes,
+    offset: 0,
+    rows: 1,
+    bytesPerRow: recordBytes,
+    shape: `u32 [${recordWords}], lengths and offsets`,
+  });
+
+  const totalBytes = layout.bytes + recordBytes;
+  const fp16Bytes = halfPrecisionBytes(geometry, tokens + generated);
+  const ratio = fp16Bytes / totalBytes;
+  const bytesPerToken = totalBytes / (tokens + generated);
+  const share = (bytes: number) => `${((bytes / totalBytes) * 100).toFixed(1)}%`;
+  const rows = buffers.map((each) => [
+    each.name,
+    each.shape,
+    each.rows === null ? '' : grouped(each.rows),
+    grouped(each.bytes),
+    share(each.bytes),
+    each.offset === null ? '' : each.buffer === 'sequences' ? 'own buffer' : grouped(each.offset),
+  ]);
+  const columns = [
+    { title: 'part' },
+    { title: 'shape' },
+    { title: 'rows', align: 'right' },
+    { title: 'bytes', align: 'right' },
+    { title: 'share', align: 'right' },
+    { title: 'offset', align: 'right' },
+  ] as const;
+  const heading = `${scheme.name} on ${model.name}: one layer, one sequence, ${grouped(tokens)} prompt and ${grouped(generated)} generated tokens`;
+  const closing = `${grouped(totalBytes)} bytes, ${bytesPerToken.toFixed(1)} a token; fp16 ${grouped(fp16Bytes)}; ${ratio.toFixed(2)} times smaller`;
+  return {
+    json: {
+      scheme: scheme.name,
+      model: model.name,
+      tokens,
+      generated,
+      ratio,
+      bytesPerToken,
+      totalBytes,
+      fp16Bytes,
+      capacity: layout.capacity,
+      buffers,
+    },
+    text: `${heading}\n\n${table(columns, rows, context.colors)}\n${closing}\n`,
+  };
+}

@@ -1,0 +1,116 @@
+import type { ModelShape } from '../dsl/model.js';
+import type { Scheme } from '../dsl/scheme.js';
+import type { Device } from '../runtime/device.js';
+import { deviceNames, openDevice } from './devices.js';
+import { type Context, exitCodes, type Outcome } from './output.js';
+import { resolveModel, resolveScheme } from './resolve.js';
+import { table } from './table.js';
+import { oneOfNames, wholeNumber } from './values.js';
+
+export interface VerifyOptions {
+  readonly model: string;
+  readonly device: string;
+  readonly cases: string;
+  readonly seed: string;
+}
+
+export interface VerifyFailure {
+  readonly case: string | number;
+  readonly seed: number;
+  readonly what: string;
+  readonly error: number;
+  readonly bar: number;
+}
+
+export interface VerifyResult {
+  readonly cases: number;
+  readonly failed: number;
+  readonly maxError: number;
+  readonly skipped: unknown;
+  readonly seed: number;
+  readonly failures: readonly VerifyFailure[];
+}
+
+/** The contract of `verifyScheme` in runtime/verify. */
+export type VerifyScheme = (
+  device: Device,
+  scheme: Scheme,
+  model: ModelShape,
+  options: { cases: number; seed: number; onProgress: (progress: unknown) => void },
+) => Promise<VerifyResult>;
+
+export interface VerifyTools {
+  readonly open: typeof openDevice;
+  readonly verifyScheme: () => Promise<VerifyScheme>;
+}
+
+const shownFailures = 20;
+
+export async function verify(
+  context: Context,
+  schemeName: string,
+  options: VerifyOptions,
+  tools: VerifyTools = { open: openDevice, verifyScheme: loadVerifyScheme },
+): Promise<Outcome> {
+  const deviceName = oneOfNames('--device', options.device, deviceNames);
+  const cases = wholeNumber('--cases', options.cases, { from: 1, to: 1_000_000 });
+  const seed = wholeNumber('--seed', options.seed, { from: 0, to: 2 ** 32 - 1 });
+  const [scheme, model] = await Promise.all([resolveScheme(schemeName), resolveModel(options.model)]);
+  const device = await tools.open(deviceName, { checks: 'full' }, context);
+  context.progress(`verifying ${scheme.name} on ${model.name}: ${device.description}`);
+  const started = performance.now();
+  let result: VerifyResult;
+  try {
+    const verifyScheme = await tools.verifyScheme();
+    result = await verifyScheme(device, scheme, model, { cases, seed, onProgress: reporter(context) });
+  } finally {
+    await device.close();
+  }
+  const replay = (failure: VerifyFailure) =>
+    `kvforge verify ${quoted(schemeName)} --model ${quoted(options.model)} --device ${deviceName} --cases 1 --seed ${failure.seed}`;
+  const failures = result.failures.map((failure) => ({ ...failure, replay: replay(failure) }));
+  return {
+    code: result.failed > 0 ? exitCodes.failed : exitCodes.done,
+    json: {
+      scheme: scheme.name,
+      model: model.name,
+      device: device.description,
+      ...result,
+      failures,
+      ms: Math.round(performance.now() - started),
+    },
+    text: textOf(result, failures, context),
+  };
+}
+
+async function loadVerifyScheme(): Promise<VerifyScheme> {
+  return (await import('../runtime/verify/index.js')).verifyScheme;
+}
+
+/** A line at most every two seconds. */
+function reporter(context: Context): (progress: unknown) => void {
+  let last = performance.now();
+  return (progress) => {
+    if (performance.now() - last < 2000) return;
+    last = performance.now();
+    context.progress(typeof progress === 'string' ? progress : JSON.stringify(progress));
+  };
+}
+
+function textOf(result: VerifyResult, failures: readonly (VerifyFailure & { replay: string })[], context: Context): string {
+  const { cases, failed, maxError, skipped, seed } = result;
+  const skips = Array.isArray(skipped) ? skipped.length : Number(skipped);
+  const summary = `${cases} cases, ${failed} failed, ${skips} skipped; largest error ${maxError.toExponential(1)}; seed ${seed}\n`;
+  if (failures.length === 0) return summary;
+  const rows = failures
+    .slice(0, shownFailures)
+    .map((failure) => [String(failure.case), failure.what, failure.error.toExponential(2), failure.bar.toExponential(0)]);
+  const columns = [{ title: 'case' }, { title: 'what' }, { title: 'error', align: 'right' }, { title: 'bar', align: 'right' }] as const;
+  const more = failures.length > shownFailures ? `and ${failures.length - shownFailures} more (all of them with --json)\n` : '';
+  return `${summary}\n${table(columns, rows, context.colors)}${more}\nReplay the first: ${failures[0]!.replay}\n`;
+}
+
+/** As a shell takes it. */
+function quoted(text: string): string {
+  return /^[\w./#-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}

@@ -1,0 +1,88 @@
+import { halfPrecisionBytes } from '../../codegen/plan/layout.js';
+import { KvCache } from '../cache.js';
+import type { LoadedKernels } from '../kernels.js';
+import { attend, attentionError } from '../reference/attention.js';
+import { headRows, vectorAt } from '../reference/shapes.js';
+import { decodeShard } from '../reference/shard.js';
+import { unpackShare } from '../reference/unpackShare.js';
+import { type LayerActivations, lastQuery } from './activations.js';
+
+/** One layer of real activations, compressed and attended by the kernels. */
+export interface LayerResult {
+  readonly layer: number;
+  /** Arithmetic alone: max |kernel - reference| / max |reference|, both on the codes that the kernels wrote. */
+  readonly maxError: number;
+  /** What compression costs: against the uncompressed activations, over all recorded queries. */
+  readonly attentionError: number;
+  /** The same with only the keys, or only the values, compressed. */
+  readonly keysOnlyError: number;
+  readonly valuesOnlyError: number;
+  /** Allocated for one sequence. */
+  readonly bytes: number;
+  readonly fp16Bytes: number;
+  readonly encodeMs: number;
+  readonly attendMs: number;
+  /** Of the float64 reference that judges. */
+  readonly referenceMs: number;
+}
+
+/** Compresses a layer on a device, attends its last query, and holds the result to the float64 reference. */
+export async function measureLayer(kernels: LoadedKernels, activations: LayerActivations): Promise<LayerResult> {
+  const { geometry } = kernels;
+  const { layer, tokens, exact, queries, visible } = activations;
+  const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0 });
+  try {
+    const started = performance.now();
+    await cache.prefill(0, activations.keyBits, activations.valueBits, tokens);
+    const encoded = performance.now();
+    const query = lastQuery(queries);
+    const output = await cache.attend(query.bits);
+    const attended = performance.now();
+
+    const levels = Float32Array.from(geometry.scheme.stream.levels(geometry.headDim));
+    const share = await cache.readShare(0);
+    const before = performance.now();
+    const decoded = decodeShard(unpackShare(geometry, cache.layout, share, await cache.lengths(0), levels));
+    const reference = referenceOutput(query.rows, decoded);
+    const error = (keys: typeof exact, values: typeof exact) =>
+      attentionError({ queries, exact, decoded: { keys: keys.keys, values: values.values }, visible });
+    return {
+      layer,
+      maxError: largestDifference(output, reference),
+      attentionError: error(decoded, decoded),
+      keysOnlyError: error(decoded, exact),
+      valuesOnlyError: error(exact, decoded),
+      bytes: cache.bytes,
+      fp16Bytes: halfPrecisionBytes(geometry, tokens),
+      encodeMs: encoded - started,
+      attendMs: attended - encoded,
+      referenceMs: performance.now() - before,
+    };
+  } finally {
+    cache.release();
+  }
+}
+
+function referenceOutput(query: ReturnType<typeof lastQuery>['rows'], cache: LayerActivations['exact']): Float64Array {
+  const output = new Float64Array(query.heads * query.channels);
+  const groupSize = query.heads / cache.keys.heads;
+  for (let head = 0; head < query.heads; head++) {
+    const kvHead = Math.floor(head / groupSize);
+    const keys = headRows(cache.keys, kvHead);
+    const values = headRows(cache.values, kvHead);
+    output.set(attend({ query: vectorAt(query, head, 0), keys, values }).output, head * query.channels);
+  }
+  return output;
+}
+
+/** Infinite where a result is not a number, so that no bar lets it pass. */
+function largestDifference(output: Float32Array, reference: Float64Array): number {
+  let difference = 0;
+  let largest = 0;
+  for (let i = 0; i < reference.length; i++) {
+    const distance = Math.abs(output[i]! - reference[i]!);
+    difference = Number.isFinite(distance) ? Math.max(difference, distance) : Infinity;
+    largest = Math.max(largest, Math.abs(reference[i]!));
+  }
+  return difference / largest;
+}

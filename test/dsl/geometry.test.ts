@@ -1,0 +1,59 @@
+import { describe, expect, it } from 'vitest';
+import {
+  channelMax,
+  defineScheme,
+  geometryOf,
+  hadamard,
+  modelFrom,
+  pca,
+  presetModel,
+  type Scheme,
+  shard,
+  unrope,
+  vq,
+} from '../../dsl/index.js';
+
+const smol = presetModel('smollm2-135m');
+const withKeys = (keys: Scheme['keys']) => defineScheme({ ...shard, keys });
+
+describe('geometryOf', () => {
+  it('takes 3/16 of the width, in sixteens, as the automatic rank', () => {
+    expect(geometryOf(shard, presetModel('llama-3.1-8b')).rank).toBe(192);
+    expect(geometryOf(shard, smol).rank).toBe(32);
+    expect(geometryOf(shard, presetModel('llama-2-7b')).rank).toBe(768);
+  });
+
+  it('places each group of components in whole words, the last one shorter', () => {
+    const g = geometryOf(withKeys([unrope(), pca({ rank: 80, bits: [6, 2], group: 64 })]), smol);
+    expect(g.keyGroups).toEqual([
+      { index: 0, firstComponent: 0, components: 64, bits: 6, firstWord: 0, words: 12 },
+      { index: 1, firstComponent: 64, components: 16, bits: 2, firstWord: 12, words: 1 },
+    ]);
+    expect(g.keyRowWords).toBe(13);
+  });
+
+  it('refuses what the model cannot carry, with the path and both numbers', () => {
+    const wide = withKeys([unrope(), pca({ rank: 256, bits: 4, group: 64 })]);
+    expect(() => geometryOf(wide, smol)).toThrowErrorMatchingInlineSnapshot(
+      `[KvforgeError: keys[1].rank: expected at most 192 (the width of smollm2-135m), got 256. Lower the rank, or write rank: 'auto'.]`,
+    );
+    const twoWidths = withKeys([unrope(), pca({ rank: 'auto', bits: [4, 4], group: 64 })]);
+    expect(() => geometryOf(twoWidths, smol)).toThrowErrorMatchingInlineSnapshot(
+      `[KvforgeError: keys[1].bits: expected 1 widths (rank 32 of smollm2-135m in groups of 64), got 2. Give one width a group, or one for all.]`,
+    );
+    const config = {
+      model_type: 'llama',
+      hidden_size: 96,
+      num_attention_heads: 2,
+      num_hidden_layers: 1,
+      max_position_embeddings: 64,
+    };
+    const eights = defineScheme({ ...shard, values: [hadamard(), channelMax(), vq({ channels: 8, entries: 256 })] });
+    expect(() => geometryOf(eights, modelFrom({ ...config, head_dim: 48 }, 'odd'))).toThrowErrorMatchingInlineSnapshot(
+      `[KvforgeError: values[2].channels: expected a number whose fourfold divides the head dimension 48, got 8. Four one-byte indices fill a word.]`,
+    );
+    expect(() => geometryOf(shard, modelFrom({ ...config, head_dim: 24 }, 'odd'))).toThrowErrorMatchingInlineSnapshot(
+      `[KvforgeError: model.headDim: expected a multiple of 16, at most 256, got 24. Other head sizes have no schedule yet.]`,
+    );
+  });
+});

@@ -1,0 +1,254 @@
+import fc from 'fast-check';
+import { layoutSequence, type PartName } from '../../codegen/plan/layout.js';
+import type { Geometry } from '../../dsl/geometry.js';
+import { writeRecord } from '../../runtime/record.js';
+import {
+  attend,
+  type Cache,
+  decodeShard,
+  emptyTensor,
+  type HeadTensor,
+  headRows,
+  normalFrom,
+  type ShardParts,
+  seededRandom,
+  toHalf,
+  vectorAt,
+  writeField,
+} from '../../runtime/reference/index.js';
+import { buildTables } from '../../runtime/tables.js';
+import { halfBits } from './draws.js';
+
+/** One sequence with codes of random content: what a kernel reads depends on nothing else. */
+export interface SequenceDraw {
+  readonly sinks: number;
+  readonly middle: number;
+  readonly stream: number;
+  readonly window: number;
+  readonly windowStart: number;
+  /** Rows that the parts have beyond those in use. */
+  readonly spare: number;
+  readonly splits: number;
+  /** Magnitude of the largest score, in natural units; 0 is a query of zeros. */
+  readonly reach: number;
+  /** Query along the key of a token, which then holds nearly all weight if the reach is large. */
+  readonly aligned: boolean;
+}
+
+export interface AttendDraw {
+  readonly sequences: readonly SequenceDraw[];
+  readonly seed: number;
+}
+
+/** Lengths from nothing to several tiles, with the edges of a tile more often. */
+const length = (most: number) =>
+  fc.oneof(
+    fc.constantFrom(...[0, 1, 15, 16, 17].filter((tokens) => tokens <= most)),
+    fc.integer({ min: 0, max: most }),
+  );
+
+export function attendDraws(g: Geometry): fc.Arbitrary<AttendDraw> {
+  const { sinks, window } = g.scheme;
+  const sequence = fc.record({
+    sinks: length(sinks),
+    middle: length(70),
+    stream: length(40),
+    window: length(window),
+    windowStart: fc.integer({ min: 0, max: window - 1 }),
+    spare: fc.integer({ min: 0, max: 3 }),
+    splits: fc.integer({ min: 1, max: 8 }),
+    reach: fc.constantFrom(0, 0.01, 1, 10, 40),
+    aligned: fc.boolean(),
+  });
+  return fc.record({ sequences: fc.array(sequence, { minLength: 1, maxLength: 3 }), seed: fc.nat({ max: 0xffff }) });
+}
+
+export interface AttendSetting {
+  readonly records: Uint32Array;
+  readonly cache: Uint8Array;
+  readonly query: Uint16Array;
+  readonly tables: Float32Array;
+  /** [sequences][heads][head dim], in float64 from the same codes. */
+  readonly expected: Float64Array;
+}
+
+/** The device memory of a draw, and what attention over it is. Bytes that no kernel may read are 0xff: NaN. */
+export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): AttendSetting {
+  const random = seededRandom(seed);
+  const layouts = sequences.map(({ middle, stream, spare }) =>
+    layoutSequence(g, { tokens: g.scheme.sinks + middle + spare + g.scheme.window, generated: stream + spare }),
+  );
+  const guard = 256;
+  const cache = new Uint8Array(layouts.reduce((bytes, layout) => bytes + layout.bytes + guard, guard)).fill(0xff);
+  const records = new Uint32Array(sequences.length * 64);
+  const query = new Uint16Array(sequences.length * g.heads * g.headDim);
+  const expected = new Float64Array(query.length);
+  const longest = Math.max(...sequences.map(({ sinks, middle, stream, window }) => sinks + middle + stream + window));
+  let base = guard;
+  sequences.forEach((draw, index) => {
+    const layout = layouts[index]!;
+    const parts = drawParts(g, draw, random);
+    const lengths = {
+      sinkTokens: draw.sinks,
+      middleTokens: draw.middle,
+      streamTokens: draw.stream,
+      windowTokens: draw.window,
+      windowStart: draw.windowStart,
+      promptTokens: draw.sinks + draw.middle + draw.window,
+    };
+    records.set(writeRecord(layout, base, lengths), index * 64);
+    for (const [name, bytes] of packedParts(g, draw, parts)) {
+      cache.set(bytes, base + layout.parts.find((part) => part.name === name)!.offset);
+    }
+    const decoded = decodeShard(parts);
+    for (let head = 0; head < g.heads; head++) {
+      const kvHead = Math.floor(head / g.groupSize);
+      const q = drawQuery(draw, decoded, kvHead, random);
+      const at = (index * g.heads + head) * g.headDim;
+      query.set(halfBits(q), at);
+      const [keys, values] = [headRows(decoded.keys, kvHead), headRows(decoded.values, kvHead)];
+      expected.set(attend({ query: q, keys, values }).output, at);
+    }
+    base += layout.bytes + guard;
+  });
+  return { records, cache, query, tables: buildTables(g, longest), expected };
+}
+
+function drawParts(g: Geometry, { sinks, middle, stream, window }: SequenceDraw, random: () => number): ShardParts {
+  const normal = () => normalFrom(random);
+  const halves = (length: number, next: () => number) => Float64Array.from({ length }, () => toHalf(next()));
+  const below = (limit: number) => Math.floor(random() * limit);
+  const exact = (tokens: number): Cache => ({
+    keys: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, normal) },
+    values: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, normal) },
+  });
+  const widthOf = Array.from({ length: g.rank }, (_, r) => {
+    const group = g.keyGroups.find(({ firstComponent, components }) => r < firstComponent + components)!;
+    return group.bits;
+  });
+  // As from an encoder: a component without bits has no scale; basis columns have unit length, on average.
+  const limitOf = widthOf.map((bits) => (bits === 0 ? 0 : 2 ** (bits - 1) - 1));
+  const coefficientScales = Float64Array.from(limitOf, (limit) =>
+    limit === 0 ? 0 : toHalf((random() * Math.sqrt(g.width)) / limit),
+  );
+  const streamCodes = () => Uint16Array.from({ length: stream * g.width }, () => below(2 ** g.streamBits));
+  const streamNorms = () => halves(stream * g.kvHeads, () => (random() < 0.1 ? 0 : Math.exp(normal())));
+  return {
+    kvHeads: g.kvHeads,
+    headDim: g.headDim,
+    invFreq: g.model.rope.invFreq,
+    sinks: exact(sinks),
+    middle: {
+      tokens: middle,
+      firstPosition: sinks,
+      rank: g.rank,
+      coefficientCodes: Int32Array.from({ length: middle * g.rank }, (_, i) => {
+        const limit = limitOf[i % g.rank]!;
+        return below(2 * limit + 1) - limit;
+      }),
+      coefficientScales,
+      basisCodes: Int8Array.from({ length: g.width * g.rank }, () => below(255) - 127),
+      basisScales: halves(g.rank, () => (0.5 + random()) / 73 / Math.sqrt(g.width)),
+      mean: halves(g.width, normal),
+      channels: g.channels,
+      valueCodes: Uint16Array.from({ length: (middle * g.width) / g.channels }, () => below(g.entries)),
+      codebook: halves(g.entries * g.channels, () => random() * 2 - 1),
+      channelMax: halves(g.width, () => Math.exp(normal())),
+    },
+    stream: {
+      tokens: stream,
+      keyCodes: streamCodes(),
+      valueCodes: streamCodes(),
+      keyNorms: streamNorms(),
+      valueNorms: streamNorms(),
+      // The table is the codec's; whether it is a good one is for the codec's own tests.
+      levels: Float64Array.from(g.scheme.stream.levels(g.headDim)),
+    },
+    window: exact(window),
+  };
+}
+
+/** A query whose largest score has the drawn magnitude, as far as f16 holds it. */
+function drawQuery({ reach, aligned }: SequenceDraw, { keys }: Cache, kvHead: number, random: () => number): Float64Array {
+  const { tokens, channels } = keys;
+  const chosen = Math.floor(random() * tokens);
+  const direction = Float64Array.from({ length: channels }, (_, i) =>
+    aligned && tokens > 0 ? vectorAt(keys, kvHead, chosen)[i]! : normalFrom(random),
+  );
+  let largest = 0;
+  for (let token = 0; token < tokens; token++) {
+    const dot = vectorAt(keys, kvHead, token).reduce((sum, k, i) => sum + k * direction[i]!, 0);
+    largest = Math.max(largest, Math.abs(dot) / Math.sqrt(channels));
+  }
+  const factor = largest === 0 ? 1 : reach / largest;
+  return direction.map((x) => toHalf(x * factor));
+}
+
+function* packedParts(g: Geometry, draw: SequenceDraw, parts: ShardParts): Generator<readonly [PartName, Uint8Array]> {
+  const { sinks, middle, stream, window } = parts;
+  yield ['sinkKeys', halfBytes(tokenMajor(sinks.keys))];
+  yield ['sinkValues', halfBytes(tokenMajor(sinks.values))];
+  yield ['windowKeys', ring(g, draw, tokenMajor(window.keys))];
+  yield ['windowValues', ring(g, draw, tokenMajor(window.values))];
+  const keyCodes = new Uint8Array(middle.tokens * g.keyRowWords * 4);
+  for (let token = 0; token < middle.tokens; token++) {
+    for (const { firstComponent, components, bits, firstWord } of g.keyGroups) {
+      for (let i = 0; i < components && bits > 0; i++) {
+        const code = middle.coefficientCodes[token * g.rank + firstComponent + i]!;
+        const offset = (token * g.keyRowWords + firstWord) * 32 + i * bits;
+        writeField(keyCodes, { offset, width: bits }, code + 2 ** (bits - 1));
+      }
+    }
+  }
+  yield ['keyCodes', keyCodes];
+  yield ['keyScales', halfBytes(middle.coefficientScales)];
+  yield ['keyBasis', new Uint8Array(middle.basisCodes.buffer)];
+  yield ['keyBasisScales', halfBytes(middle.basisScales)];
+  yield ['keyMean', halfBytes(middle.mean)];
+  yield ['valueCodes', Uint8Array.from(middle.valueCodes)];
+  yield ['codebook', halfBytes(middle.codebook)];
+  yield ['channelMax', halfBytes(middle.channelMax)];
+  yield ['streamKeyCodes', streamRows(g, stream.keyCodes)];
+  yield ['streamValueCodes', streamRows(g, stream.valueCodes)];
+  yield ['streamKeyNorms', normRows(g, stream.keyNorms)];
+  yield ['streamValueNorms', normRows(g, stream.valueNorms)];
+}
+
+function halfBytes(values: ArrayLike<number>): Uint8Array {
+  return new Uint8Array(halfBits(values).buffer);
+}
+
+function tokenMajor({ heads, tokens, channels, data }: HeadTensor): Float64Array {
+  return Float64Array.from(data, (_, i) => {
+    const token = Math.floor(i / (heads * channels));
+    const head = Math.floor(i / channels) % heads;
+    return data[(head * tokens + token) * channels + (i % channels)]!;
+  });
+}
+
+/** The ring of window slots, NaN where no token is. */
+function ring(g: Geometry, { windowStart }: SequenceDraw, rows: Float64Array): Uint8Array {
+  const slots = new Float64Array(g.scheme.window * g.width).fill(Number.NaN);
+  for (let token = 0; token * g.width < rows.length; token++) {
+    const slot = (windowStart + token) % g.scheme.window;
+    slots.set(rows.subarray(token * g.width, (token + 1) * g.width), slot * g.width);
+  }
+  return halfBytes(slots);
+}
+
+function streamRows(g: Geometry, codes: Uint16Array): Uint8Array {
+  const bytes = new Uint8Array((codes.length / g.headDim) * g.streamWords * 4);
+  codes.forEach((code, i) => {
+    const offset = Math.floor(i / g.headDim) * g.streamWords * 32 + (i % g.headDim) * g.streamBits;
+    writeField(bytes, { offset, width: g.streamBits }, code);
+  });
+  return bytes;
+}
+
+function normRows(g: Geometry, norms: Float64Array): Uint8Array {
+  const rows = new Float64Array((norms.length / g.kvHeads) * g.normWords * 2);
+  norms.forEach((norm, i) => {
+    rows[Math.floor(i / g.kvHeads) * g.normWords * 2 + (i % g.kvHeads)] = norm;
+  });
+  return halfBytes(rows);
+}

@@ -1,0 +1,172 @@
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Device } from '../../runtime/device.js';
+import type { LoadedKernels } from '../../runtime/kernels.js';
+import {
+  type Draw,
+  draws,
+  halfBits,
+  halfValues,
+  largestOf,
+  lengths,
+  numbers,
+  strayWrites,
+  untouched,
+  worstDifference,
+} from './draws.js';
+import {
+  asFloats,
+  asHalfBits,
+  cases,
+  deviceNames,
+  geometry,
+  load,
+  openDevice,
+  partBytes,
+  promptSetting,
+  runKernel,
+} from './harness.js';
+
+const RUNS = 24;
+const TILE = 32;
+
+describe.each(deviceNames)('keys before RoPE on %s', (deviceName) => {
+  let device: Device;
+  beforeAll(async () => {
+    device = await openDevice(deviceName);
+  });
+  afterAll(() => device?.close());
+
+  describe.each(cases)('$name', (drawnCase) => {
+    const g = geometry(drawnCase);
+    let kernels: LoadedKernels;
+    beforeAll(async () => {
+      kernels = await load(device, drawnCase, ['unrope_keys', 'mean_keys', 'copy_exact']);
+    });
+
+    async function unrope({ tokens: middle, kind, seed }: Draw) {
+      const tokens = g.scheme.sinks + middle + g.scheme.window;
+      const { layout, record, tables } = promptSetting(g, tokens);
+      const keys = halfBits(numbers({ kind, seed }, g.kvHeads * tokens, g.headDim));
+      const tiles = Math.ceil(middle / TILE);
+      const outputs = await runKernel(
+        kernels,
+        'unrope_keys',
+        { middleTokens: middle },
+        {
+          sequence: record,
+          keys,
+          tables,
+          plain: { bytes: middle * g.width * 4 },
+          partial_sums: { bytes: tiles * g.width * 4 },
+        },
+      );
+      const plain = asFloats(outputs['plain']!).subarray(0, middle * g.width);
+      const sums = asFloats(outputs['partial_sums']!).subarray(0, tiles * g.width);
+      return { layout, record, keys, tokens, middle, tiles, plain, sums };
+    }
+
+    /** The middle keys turned back, [middle][width], from the definition. */
+    function plainKeys(keys: Float64Array, tokens: number, middle: number): Float64Array {
+      const plain = new Float64Array(middle * g.width);
+      for (let token = 0; token < middle; token++) {
+        const position = g.scheme.sinks + token;
+        for (let head = 0; head < g.kvHeads; head++) {
+          const source = (head * tokens + position) * g.headDim;
+          const target = token * g.width + head * g.headDim;
+          for (let pair = 0; pair < g.pairs; pair++) {
+            const angle = position * g.model.rope.invFreq[pair]!;
+            const a = keys[source + pair]!;
+            const b = keys[source + pair + g.pairs]!;
+            plain[target + pair] = a * Math.cos(angle) + b * Math.sin(angle);
+            plain[target + pair + g.pairs] = b * Math.cos(angle) - a * Math.sin(angle);
+          }
+        }
+      }
+      return plain;
+    }
+
+    test('every middle key is turned back by its position, and its tile summed', async () => {
+      await fc.assert(
+        fc.asyncProperty(draws(lengths(TILE, 200)), async (draw) => {
+          const { keys, tokens, middle, tiles, plain, sums } = await unrope(draw);
+          const expected = plainKeys(halfValues(keys), tokens, middle);
+          const tolerance = 1e-5 * largestOf(expected);
+          expect(worstDifference(plain, expected).by).toBeLessThanOrEqual(tolerance);
+          const expectedSums = new Float64Array(tiles * g.width);
+          for (let at = 0; at < expected.length; at++) {
+            expectedSums[Math.floor(at / g.width / TILE) * g.width + (at % g.width)]! += expected[at]!;
+          }
+          expect(worstDifference(sums, expectedSums).by).toBeLessThanOrEqual(TILE * tolerance);
+        }),
+        { numRuns: RUNS },
+      );
+    });
+
+    test('the mean that is stored is the mean that later stages subtract', async () => {
+      await fc.assert(
+        fc.asyncProperty(draws(lengths(TILE, 200)), async (draw) => {
+          const { layout, record, middle, tiles, sums } = await unrope(draw);
+          const outputs = await runKernel(
+            kernels,
+            'mean_keys',
+            { middleTokens: middle },
+            {
+              sequence: record,
+              partial_sums: sums.slice(),
+              cache: new Uint8Array(layout.bytes).fill(untouched),
+              mean: { bytes: g.width * 4 },
+            },
+          );
+          const mean = asFloats(outputs['mean']!);
+          const cache = outputs['cache']!;
+          expect(halfValues(asHalfBits(partBytes(layout, cache, 'keyMean')))).toEqual(Float64Array.from(mean));
+          expect(strayWrites(cache, [layout.parts.find(({ name }) => name === 'keyMean')!])).toEqual([]);
+          for (let channel = 0; channel < g.width; channel++) {
+            let sum = 0;
+            let magnitude = 0;
+            for (let tile = 0; tile < tiles; tile++) {
+              sum += sums[tile * g.width + channel]!;
+              magnitude += Math.abs(sums[tile * g.width + channel]!);
+            }
+            const count = Math.max(1, middle);
+            const exact = Math.min(Math.max(sum / count, -65504), 65504);
+            // Half a step of f16 at this size, and what float32 sums may lose.
+            const step = 2 ** Math.max(-24, Math.floor(Math.log2(Math.abs(exact) || 1e-9)) - 10);
+            expect(Math.abs(mean[channel]! - exact)).toBeLessThanOrEqual(step * 0.501 + (1e-6 * magnitude) / count);
+          }
+        }),
+        { numRuns: RUNS },
+      );
+    });
+
+    test('sinks and window are copied to the bit, and nothing else is written', async () => {
+      const exactTokens = g.scheme.sinks + g.scheme.window;
+      await fc.assert(
+        fc.asyncProperty(fc.integer({ min: 1, max: exactTokens + 40 }), fc.nat(0xffff), async (tokens, seed) => {
+          const { layout, record, sinks, window } = promptSetting(g, tokens);
+          const keys = halfBits(numbers({ kind: 'normal', seed }, g.kvHeads * tokens, g.headDim));
+          const values = halfBits(numbers({ kind: 'normal', seed: seed + 1 }, g.kvHeads * tokens, g.headDim));
+          const cache = new Uint8Array(layout.bytes).fill(untouched);
+          const outputs = await runKernel(kernels, 'copy_exact', {}, { sequence: record, keys, values, cache });
+          const expected = new Uint8Array(layout.bytes).fill(untouched);
+          const place = (name: string, source: Uint16Array, first: number, count: number) => {
+            const { offset } = layout.parts.find((part) => part.name === name)!;
+            const target = new Uint16Array(expected.buffer, offset, count * g.width);
+            for (let at = 0; at < target.length; at++) {
+              const token = first + Math.floor(at / g.width);
+              const head = Math.floor((at % g.width) / g.headDim);
+              target[at] = source[(head * tokens + token) * g.headDim + (at % g.headDim)]!;
+            }
+          };
+          place('sinkKeys', keys, 0, sinks);
+          place('sinkValues', values, 0, sinks);
+          place('windowKeys', keys, tokens - window, window);
+          place('windowValues', values, tokens - window, window);
+          expect(Buffer.from(outputs['cache']!).equals(Buffer.from(expected))).toBe(true);
+        }),
+        { numRuns: RUNS },
+      );
+    });
+  });
+});
