@@ -9,7 +9,7 @@ import { buildReport } from '../runtime/report/report.js';
 import { type BackendResult, firstRun, mean, type SchemeResult } from '../runtime/report/results.js';
 import { type BackendName, backendNames, runBackend } from './demoBackend.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
-import { writeWhole } from './outputFolder.js';
+import { requirePlace, writeWhole } from './outputFolder.js';
 import { resolveScheme } from './resolve.js';
 import { duration, table } from './table.js';
 import { commaList, oneOfNames } from './values.js';
@@ -26,6 +26,7 @@ export type RunBackend = typeof runBackend;
 export async function demo(context: Context, options: DemoOptions, run: RunBackend = runBackend): Promise<Outcome> {
   const started = performance.now();
   const names = commaList(options.backends).map((name) => oneOfNames('--backends', name, backendNames));
+  await requirePlace(options.out);
   const path = packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors');
   const activations = await loadActivations(path);
   const layers = layersOf(options.layers, activations);
@@ -71,7 +72,10 @@ function layersOf(list: string, { layers }: Activations): readonly number[] {
 }
 
 /** Backends run side by side: one is a process of its own, the other has threads of its own. */
-async function runAll(names: readonly BackendName[], run: (name: BackendName) => Promise<BackendResult>): Promise<readonly BackendResult[]> {
+async function runAll(
+  names: readonly BackendName[],
+  run: (name: BackendName) => Promise<BackendResult>,
+): Promise<readonly BackendResult[]> {
   const settled = await Promise.allSettled(names.map(run));
   const failure = settled.find((each) => each.status === 'rejected');
   if (failure) throw failure.reason;
@@ -122,8 +126,18 @@ function textOf(result: SchemeResult, report: string, ms: number, context: Conte
     ]);
   });
   const right = (title: string) => ({ title, align: 'right' as const });
-  const columns = [{ title: 'backend' }, right('layer'), right('attention error'), right('kernel error'), right('encode'), right('attend'), { title: '' }];
-  const skips = result.backends.flatMap((each) => (each.status === 'skipped' ? [`${each.backend}: ${each.reason}. ${each.hint}\n`] : []));
+  const columns = [
+    { title: 'backend' },
+    right('layer'),
+    right('attention error'),
+    right('kernel error'),
+    right('encode'),
+    right('attend'),
+    { title: '' },
+  ];
+  const skips = result.backends.flatMap((each) =>
+    each.status === 'skipped' ? [`${each.backend}: ${each.reason}. ${each.hint}\n`] : [],
+  );
   const closing = `${result.scheme}: ${result.ratio.toFixed(2)} times smaller than fp16, ${result.bytes} bytes a layer; ${duration(ms)}\nreport: ${report}\n`;
   return `${table(columns, rows, context.colors)}\n${skips.join('')}${closing}`;
 }

@@ -13,7 +13,9 @@ export async function doctor(context: Context): Promise<Outcome> {
     const line = `${ok ? green('ok     ') : yellow('missing')}  ${name}: ${detail}`;
     return fix === '' ? line : `${line}\n         ${dim(fix)}`;
   });
-  const closing = runs ? green('Kernels can run here.') : red('No kernel can run here: install g++, or the webgpu package.');
+  const closing = runs
+    ? green('Kernels can run here.')
+    : red('No kernel can run here: install g++, or the webgpu package.');
   return {
     code: runs ? exitCodes.done : exitCodes.missing,
     json: { runsKernels: runs, checks: checks.map(({ name, ok, detail, fix }) => ({ name, ok, detail, fix })) },

@@ -24,7 +24,11 @@ const architectures = ['sm_80', 'sm_86', 'sm_87', 'sm_89', 'sm_90', 'sm_100', 's
 /** What every WebGPU device has. */
 const workgroupBytes = 16384;
 
-export async function generateCommand(context: Context, schemeName: string, options: GenerateOptions): Promise<Outcome> {
+export async function generateCommand(
+  context: Context,
+  schemeName: string,
+  options: GenerateOptions,
+): Promise<Outcome> {
   const started = performance.now();
   const target = targetOf(options);
   const choice = tunablesOf(options.set);
@@ -41,7 +45,11 @@ export async function generateCommand(context: Context, schemeName: string, opti
   const manifest = join(options.out, 'manifest.json');
   const ms = Math.round(performance.now() - started);
   const rows = files.map(({ path, bytes, sha256 }) => [path, grouped(bytes), sha256.slice(0, 12)]);
-  const list = table([{ title: 'file' }, { title: 'bytes', align: 'right' }, { title: 'sha256' }], rows, context.colors);
+  const list = table(
+    [{ title: 'file' }, { title: 'bytes', align: 'right' }, { title: 'sha256' }],
+    rows,
+    context.colors,
+  );
   const closing = `${files.length} files and ${manifest} for ${scheme.name} on ${model.name}, in ${duration(ms)}\n`;
   return { json: { scheme: scheme.name, model: model.name, target, files, manifest, ms }, text: `${list}\n${closing}` };
 }
@@ -68,7 +76,10 @@ function tunablesOf(settings: readonly string[]): TunableChoice {
   for (const setting of settings) {
     const [, stage, tunable, value] = /^([A-Za-z]+)\.([A-Za-z]\w*)=(\d{1,9})$/.exec(setting) ?? [];
     if (stage === undefined) {
-      throw new UsageError(`--set: expected stage.tunable=number, got ${JSON.stringify(setting)}`, 'For example: --set attend.warps=8.');
+      throw new UsageError(
+        `--set: expected stage.tunable=number, got ${JSON.stringify(setting)}`,
+        'For example: --set attend.warps=8.',
+      );
     }
     if (!names.includes(stage)) {
       throw new KvforgeError('wrong-use', {

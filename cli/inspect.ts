@@ -46,7 +46,13 @@ export async function inspect(context: Context, schemeName: string, options: Ins
   }));
   const padding = layout.bytes - buffers.reduce((sum, { bytes }) => sum + bytes, 0);
   const none = { offset: null, rows: null, bytesPerRow: null };
-  buffers.push({ name: 'padding', buffer: 'cache', bytes: padding, ...none, shape: 'parts to 16 bytes, the share to 256' });
+  buffers.push({
+    name: 'padding',
+    buffer: 'cache',
+    bytes: padding,
+    ...none,
+    shape: 'parts to 16 bytes, the share to 256',
+  });
   buffers.push({
     name: 'record',
     buffer: 'sequences',

@@ -63,7 +63,11 @@ export function reportError(error: unknown): ErrorReport {
     return { code: error.code, message: `${at}: expected ${expected}, got ${received}`, hint };
   }
   const message = error instanceof Error ? error.message : String(error);
-  return { code: 'internal', message, hint: 'This is a fault of kvforge; report it with the output of kvforge doctor.' };
+  return {
+    code: 'internal',
+    message,
+    hint: 'This is a fault of kvforge; report it with the output of kvforge doctor.',
+  };
 }
 
 /** What the process ends with after an error. */

@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
-import { basename, join } from 'node:path';
+import { access, constants, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 import { KvforgeError } from '../dsl/errors.js';
 
-const manifestName: string = 'manifest.json';
+const manifestName = 'manifest.json';
 const temporary = /^\.kvforge-[0-9a-f]{12}\.tmp$/;
 
 /**
@@ -13,7 +13,11 @@ const temporary = /^\.kvforge-[0-9a-f]{12}\.tmp$/;
  * @param files plain file names to texts
  * @throws KvforgeError `wrong-use` when the folder holds anything that kvforge did not generate
  */
-export async function writeGenerated(folder: string, files: ReadonlyMap<string, string>, manifest: string): Promise<void> {
+export async function writeGenerated(
+  folder: string,
+  files: ReadonlyMap<string, string>,
+  manifest: string,
+): Promise<void> {
   for (const name of files.keys()) {
     if (!isPlainName(name)) throw new Error(`a generated file is called ${JSON.stringify(name)}`);
   }
@@ -28,18 +32,33 @@ export async function writeGenerated(folder: string, files: ReadonlyMap<string, 
   }
 }
 
+/** Refuses a path that `writeWhole` could not write, before the work whose result goes there. */
+export async function requirePlace(path: string): Promise<void> {
+  try {
+    await refuseFolder(path);
+    await access(dirname(path), constants.W_OK);
+  } catch (error) {
+    throw explained(path, error);
+  }
+}
+
 /** Writes one file whole or not at all. */
 export async function writeWhole(path: string, text: string): Promise<void> {
   try {
-    if ((await stat(path).catch(() => undefined))?.isDirectory()) throw Object.assign(new Error('a folder'), { code: 'EISDIR' });
+    await refuseFolder(path);
     await replace(path, text);
   } catch (error) {
     throw explained(path, error);
   }
 }
 
+async function refuseFolder(path: string): Promise<void> {
+  const isFolder = (await stat(path).catch(() => undefined))?.isDirectory() ?? false;
+  if (isFolder) throw Object.assign(new Error('a folder'), { code: 'EISDIR' });
+}
+
 async function replace(path: string, text: string): Promise<void> {
-  const own = join(path, '..', `.kvforge-${randomBytes(6).toString('hex')}.tmp`);
+  const own = join(dirname(path), `.kvforge-${randomBytes(6).toString('hex')}.tmp`);
   try {
     await writeFile(own, text, { flag: 'wx' });
     // A link of that name is replaced, not followed: nothing outside of the folder is written.
@@ -57,7 +76,7 @@ function isPlainName(name: string): boolean {
 /** What a manifest in the folder says was generated there; refuses a folder that holds anything else. */
 async function earlierFiles(folder: string): Promise<readonly string[]> {
   const present = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return [];
+    if (error.code === 'ENOENT') return [] as string[];
     throw error;
   });
   const listed = present.includes(manifestName) ? await listedFiles(join(folder, manifestName)) : undefined;
@@ -78,7 +97,11 @@ async function earlierFiles(folder: string): Promise<readonly string[]> {
 /** The files of a manifest that kvforge wrote; undefined for any other file of that name. */
 async function listedFiles(path: string): Promise<readonly string[] | undefined> {
   try {
-    const manifest = JSON.parse(await readFile(path, 'utf8')) as { format?: unknown; kernels?: unknown; files?: object };
+    const manifest = JSON.parse(await readFile(path, 'utf8')) as {
+      format?: unknown;
+      kernels?: unknown;
+      files?: object;
+    };
     if (manifest.format !== 1 || !Array.isArray(manifest.kernels)) return undefined;
     return Object.keys(manifest.files ?? {}).filter(isPlainName);
   } catch {

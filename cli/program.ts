@@ -101,7 +101,10 @@ function settled(command: Command, session: Session): Command {
 function forScheme(name: string, description: string): Command {
   return new Command(name)
     .description(description)
-    .argument('<scheme>', 'a preset, or the path of a .ts, .js or .mjs file that exports a scheme (file.ts#name picks one)')
+    .argument(
+      '<scheme>',
+      'a preset, or the path of a .ts, .js or .mjs file that exports a scheme (file.ts#name picks one)',
+    )
     .requiredOption('--model <model>', 'a preset, or the path of a Hugging Face config.json');
 }
 

@@ -67,10 +67,15 @@ async function readJson(file: string): Promise<unknown> {
   const refuse = (expected: string, received: string, hint: string, cause?: unknown): never => {
     throw new KvforgeError('invalid-model', { at: file, expected, received, hint }, { cause });
   };
-  const info = await stat(file).catch((cause: NodeJS.ErrnoException) => refuse('a file', cause.code ?? cause.message, 'Give the path of a config.json.', cause));
+  const info = await stat(file).catch((cause: NodeJS.ErrnoException) =>
+    refuse('a file', cause.code ?? cause.message, 'Give the path of a config.json.', cause),
+  );
   if (!info.isFile()) refuse('a file', 'something else', 'Give the path of a config.json.');
-  if (info.size > largestConfigBytes) refuse(`at most ${largestConfigBytes} bytes`, `${info.size}`, 'Give the config.json, not the weights.');
-  const text = await readFile(file, 'utf8').catch((cause: NodeJS.ErrnoException) => refuse('a file that can be read', cause.code ?? cause.message, 'Check its permissions.', cause));
+  if (info.size > largestConfigBytes)
+    refuse(`at most ${largestConfigBytes} bytes`, `${info.size}`, 'Give the config.json, not the weights.');
+  const text = await readFile(file, 'utf8').catch((cause: NodeJS.ErrnoException) =>
+    refuse('a file that can be read', cause.code ?? cause.message, 'Check its permissions.', cause),
+  );
   try {
     return JSON.parse(text.replace(/^\uFEFF/, ''));
   } catch (cause) {

@@ -7,7 +7,11 @@ import { KvforgeError } from '../dsl/errors.js';
  * @example
  * wholeNumber('--tokens', '8192', { from: 1, to: 2 ** 24 }); // 8192
  */
-export function wholeNumber(option: string, text: string, range: { readonly from: number; readonly to: number }): number {
+export function wholeNumber(
+  option: string,
+  text: string,
+  range: { readonly from: number; readonly to: number },
+): number {
   const value = /^\d{1,16}$/.test(text) ? Number(text) : Number.NaN;
   if (!(value >= range.from && value <= range.to)) {
     throw new KvforgeError('wrong-use', {

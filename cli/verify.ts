@@ -97,16 +97,31 @@ function reporter(context: Context): (progress: unknown) => void {
   };
 }
 
-function textOf(result: VerifyResult, failures: readonly (VerifyFailure & { replay: string })[], context: Context): string {
+function textOf(
+  result: VerifyResult,
+  failures: readonly (VerifyFailure & { replay: string })[],
+  context: Context,
+): string {
   const { cases, failed, maxError, skipped, seed } = result;
   const skips = Array.isArray(skipped) ? skipped.length : Number(skipped);
   const summary = `${cases} cases, ${failed} failed, ${skips} skipped; largest error ${maxError.toExponential(1)}; seed ${seed}\n`;
   if (failures.length === 0) return summary;
   const rows = failures
     .slice(0, shownFailures)
-    .map((failure) => [String(failure.case), failure.what, failure.error.toExponential(2), failure.bar.toExponential(0)]);
-  const columns = [{ title: 'case' }, { title: 'what' }, { title: 'error', align: 'right' }, { title: 'bar', align: 'right' }] as const;
-  const more = failures.length > shownFailures ? `and ${failures.length - shownFailures} more (all of them with --json)\n` : '';
+    .map((failure) => [
+      String(failure.case),
+      failure.what,
+      failure.error.toExponential(2),
+      failure.bar.toExponential(0),
+    ]);
+  const columns = [
+    { title: 'case' },
+    { title: 'what' },
+    { title: 'error', align: 'right' },
+    { title: 'bar', align: 'right' },
+  ] as const;
+  const more =
+    failures.length > shownFailures ? `and ${failures.length - shownFailures} more (all of them with --json)\n` : '';
   return `${summary}\n${table(columns, rows, context.colors)}${more}\nReplay the first: ${failures[0]!.replay}\n`;
 }
 

@@ -10,9 +10,17 @@ export async function cudaChecks(): Promise<readonly Check[]> {
   const [driver, nvrtc, nvcc] = await Promise.all([
     driverCheck(),
     nvrtcCheck(),
-    programCheck('nvcc', 'compiles the CUDA text ahead of time', 'Optional: install the CUDA toolkit to compile the generated text.'),
+    programCheck(
+      'nvcc',
+      'compiles the CUDA text ahead of time',
+      'Optional: install the CUDA toolkit to compile the generated text.',
+    ),
   ]);
-  const addon = missing('cuda addon', 'not part of this version', 'Use the emulator, which runs the same CUDA text on the CPU.');
+  const addon = missing(
+    'cuda addon',
+    'not part of this version',
+    'Use the emulator, which runs the same CUDA text on the CPU.',
+  );
   return [driver, nvrtc, nvcc, addon];
 }
 
@@ -20,8 +28,10 @@ async function driverCheck(): Promise<Check> {
   const library = await findLibrary(/^libcuda\.so(\.1)?$/);
   const version = await readFile('/proc/driver/nvidia/version', 'utf8').catch(() => undefined);
   const number = version === undefined ? undefined : /\b\d+\.\d+(\.\d+)?\b/.exec(version)?.[0];
-  if (library === undefined) return missing('nvidia driver', 'no libcuda.so.1', 'For an NVIDIA GPU, install its driver.');
-  if (number === undefined) return missing('nvidia driver', `${library}, but no driver is loaded`, 'Load the nvidia kernel module.');
+  if (library === undefined)
+    return missing('nvidia driver', 'no libcuda.so.1', 'For an NVIDIA GPU, install its driver.');
+  if (number === undefined)
+    return missing('nvidia driver', `${library}, but no driver is loaded`, 'Load the nvidia kernel module.');
   return found('nvidia driver', `${number}, ${library}`);
 }
 

@@ -1,7 +1,7 @@
 import { access, constants, mkdir, readFile } from 'node:fs/promises';
 import { builtinsFile } from '../../codegen/builtins.js';
-import { packagePath } from '../../codegen/packageRoot.js';
 import type { FunctionIr } from '../../codegen/ir.js';
+import { packagePath } from '../../codegen/packageRoot.js';
 import { runProgram } from '../../runtime/emulator/toolchain.js';
 import { type Check, found, guarded, missing } from './check.js';
 
@@ -30,7 +30,11 @@ async function cacheCheck(): Promise<Check> {
     await access(folder, constants.W_OK);
     return found('cache folder', folder);
   } catch {
-    return missing('cache folder', `${folder} cannot be written`, 'Set XDG_CACHE_HOME to a folder that can; until then a temporary one serves.');
+    return missing(
+      'cache folder',
+      `${folder} cannot be written`,
+      'Set XDG_CACHE_HOME to a folder that can; until then a temporary one serves.',
+    );
   }
 }
 

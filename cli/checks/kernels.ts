@@ -26,7 +26,8 @@ const increment: KernelText = {
     requires: [],
     tunables: {},
   },
-  source: '#include "prelude.cuh"\nextern "C" __global__ void increment(u32* __restrict__ x) { x[threadIdx.x] += 1u; }\n',
+  source:
+    '#include "prelude.cuh"\nextern "C" __global__ void increment(u32* __restrict__ x) { x[threadIdx.x] += 1u; }\n',
 };
 
 async function emulatorCheck(): Promise<Check> {
@@ -36,7 +37,10 @@ async function emulatorCheck(): Promise<Check> {
   try {
     const [kernel] = await device.compile([increment]);
     const buffer = device.allocate('x', 128);
-    device.write(buffer, Uint32Array.from({ length: 32 }, (_, i) => i));
+    device.write(
+      buffer,
+      Uint32Array.from({ length: 32 }, (_, i) => i),
+    );
     await device.run([{ kernel: kernel!, grid: [1, 1, 1], bindings: { x: { buffer } } }]);
     const words = new Uint32Array((await device.read(buffer)).slice().buffer);
     if (words.some((word, i) => word !== i + 1)) {

@@ -12,11 +12,13 @@ import { fileURLToPath } from 'node:url';
 export interface HookData {
   /** Specifier to URL. */
   readonly packages: Readonly<Record<string, string>>;
+  /** Folders of this package's own sources, as URLs: whatever runs them loads them. */
+  readonly own: readonly string[];
   /** Folder for what was turned into JavaScript, so that the check and the load do it once. */
   readonly cache: string;
 }
 
-let data: HookData = { packages: {}, cache: '' };
+let data: HookData = { packages: {}, own: [], cache: '' };
 
 export const initialize: InitializeHook<HookData> = (given) => {
   data = given;
@@ -44,7 +46,8 @@ function typescriptBehind(specifier: string, parent: string | undefined): string
 }
 
 export const load: LoadHook = async (url, context, next) => {
-  if (!/^file:[^?#]*\.[cm]?ts$/.test(url)) return next(url, context);
+  const isTypeScript = /^file:[^?#]*\.[cm]?ts$/.test(url);
+  if (!isTypeScript || data.own.some((folder) => url.startsWith(folder))) return next(url, context);
   const file = fileURLToPath(url);
   const text = await readFile(file, 'utf8');
   const kept = join(data.cache, `${createHash('sha256').update(`${url}\n${text}`).digest('hex')}.js`);
@@ -61,7 +64,12 @@ async function javascriptOf(file: string, text: string): Promise<string> {
   const { outputText, diagnostics } = ts.transpileModule(text, {
     fileName: file,
     reportDiagnostics: true,
-    compilerOptions: { target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.ESNext, inlineSourceMap: true, inlineSources: true },
+    compilerOptions: {
+      target: ts.ScriptTarget.ES2022,
+      module: ts.ModuleKind.ESNext,
+      inlineSourceMap: true,
+      inlineSources: true,
+    },
   });
   const fault = diagnostics?.find(({ category }) => category === ts.DiagnosticCategory.Error);
   if (!fault) return outputText;

@@ -33,7 +33,11 @@ export async function loadScheme(name: string, limitMs = 20_000): Promise<Scheme
   try {
     const report = await probe(url, cache, limitMs);
     if (report === 'too slow') {
-      refuse(`a file that loads within ${limitMs / 1000} s`, 'one that was still running', 'Look for a loop, or a promise that never settles.');
+      refuse(
+        `a file that loads within ${limitMs / 1000} s`,
+        'one that was still running',
+        'Look for a loop, or a promise that never settles.',
+      );
     } else if (typeof report === 'number') {
       refuse('a file that loads', `one that ended the process with code ${report}`, 'Remove the call that exits.');
     } else if (!report.loaded) {
@@ -49,13 +53,17 @@ export async function loadScheme(name: string, limitMs = 20_000): Promise<Scheme
 
 function splitName(name: string): { path: string; exportName: string | undefined } {
   const hash = name.lastIndexOf('#');
-  return hash < 0 ? { path: name, exportName: undefined } : { path: name.slice(0, hash), exportName: name.slice(hash + 1) };
+  return hash < 0
+    ? { path: name, exportName: undefined }
+    : { path: name.slice(0, hash), exportName: name.slice(hash + 1) };
 }
 
 /** What the child reports, the code it exits with when it does not, or that it had to be killed. */
 function probe(url: string, cache: string, limitMs: number): Promise<ProbeReport | number | 'too slow'> {
   return new Promise((settle, reject) => {
-    const child = fork(fileURLToPath(besides('./probe')), [url, cache], { stdio: ['ignore', 'ignore', 'ignore', 'ipc'] });
+    const child = fork(fileURLToPath(besides('./probe')), [url, cache], {
+      stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+    });
     let result: ProbeReport | 'too slow' | undefined;
     const timer = setTimeout(() => {
       result = 'too slow';
@@ -98,13 +106,21 @@ function pick(exports: Record<string, unknown>, name: string | undefined, refuse
     const chosen = exports[name];
     if (isScheme(chosen)) return chosen;
     const names = Object.keys(exports).filter((key) => isScheme(exports[key]));
-    return refuse(`a scheme exported as ${name}`, names.join(', ') || 'no scheme', 'A scheme is what defineScheme({...}) returns.');
+    return refuse(
+      `a scheme exported as ${name}`,
+      names.join(', ') || 'no scheme',
+      'A scheme is what defineScheme({...}) returns.',
+    );
   }
   if (isScheme(exports.default)) return exports.default;
   const schemes = Object.entries(exports).filter(([, value]) => isScheme(value));
   if (schemes.length === 1) return schemes[0]![1] as Scheme;
   if (schemes.length === 0) {
-    return refuse('an exported scheme', Object.keys(exports).length === 0 ? 'no exports' : `only ${Object.keys(exports).join(', ')}`, 'Write export default defineScheme({...}).');
+    return refuse(
+      'an exported scheme',
+      Object.keys(exports).length === 0 ? 'no exports' : `only ${Object.keys(exports).join(', ')}`,
+      'Write export default defineScheme({...}).',
+    );
   }
   const names = schemes.map(([key]) => key);
   return refuse('one scheme', names.join(', '), `Pick one by its name: file.ts#${names[0]}.`);

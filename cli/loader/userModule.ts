@@ -21,7 +21,8 @@ export async function importUserFile(url: string, cache: string): Promise<Record
       'kvforge/codegen': besides('../../codegen/index').href,
       'kvforge/runtime': besides('../../runtime/index').href,
     };
-    register<HookData>(besides('./hooks').href, { data: { packages, cache } });
+    const own = ['dsl', 'codegen', 'runtime'].map((folder) => new URL(`../../${folder}/`, import.meta.url).href);
+    register<HookData>(besides('./hooks').href, { data: { packages, own, cache } });
     registered = true;
   }
   return (await import(url)) as Record<string, unknown>;
@@ -38,7 +39,8 @@ export interface PlainError {
 }
 
 export function plainError(error: unknown): PlainError {
-  if (!(error instanceof Error)) return { name: 'Error', message: `a thrown ${typeof error}: ${String(error)}`, stack: '' };
+  if (!(error instanceof Error))
+    return { name: 'Error', message: `a thrown ${typeof error}: ${String(error)}`, stack: '' };
   const { name, message, stack = '', code, parts } = error as Error & { code?: string; parts?: unknown };
   return { name, message, stack, ...(name === 'KvforgeError' && code !== undefined ? { code, parts } : {}) };
 }

@@ -126,7 +126,8 @@ function createDialect(options: WgslOptions, pointers: ReadonlySet<string>): Dia
       expression.type === 'i32' ? { kind: 'convert', type: 'u32', operand: expression } : expression,
     declare({ name, type, mutable, value }) {
       const declared = `${mutable ? 'var' : 'let'} ${name}: ${valueName(type)}`;
-      return value ? `${declared} = ${text(wgsl, value)};` : `${declared};`;
+      // Zero is written out: a variable declared in a loop must start anew on every turn, and drivers have been met that do not.
+      return value ? `${declared} = ${text(wgsl, value)};` : `${declared} = ${valueName(type)}();`;
     },
     callStatement: (call) => (call.type === 'void' ? `${text(wgsl, call)};` : `_ = ${text(wgsl, call)};`),
     loopHead,

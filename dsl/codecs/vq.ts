@@ -1,5 +1,17 @@
 import type { VectorQuantizer } from '../codec.js';
-import { type FixedArray, type f32, type Lookup, type Static, u32 } from '../device.js';
+import {
+  type f32,
+  type FixedArray,
+  type Lookup,
+  min,
+  type Static,
+  u32,
+  vec4f,
+  vec4u,
+  vectorAdd,
+  vectorMultiply,
+  vectorSubtract,
+} from '../device.js';
 
 /** Entries an index type can name. */
 export type EntriesFor<Index extends 'u8'> = Index extends 'u8' ? 16 | 32 | 64 | 128 | 256 : never;
@@ -25,38 +37,50 @@ export function vq(params: VqParams): VectorQuantizer {
   return { kind: 'vector-quantizer', name: 'vq', index: 'u8', iterations: 30, seed: 1, ...params };
 }
 
-/** Squared distance between a point and one codebook entry. */
-export function centroidDistance(
-  point: FixedArray<f32, typeof channels>,
+/** Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry. */
+export function centroidDistances(
+  points: FixedArray<vec4f, typeof channels>,
   entry: u32,
   centroids: Lookup<f32>,
   channels: Static<u32>,
-): f32 {
+): vec4f {
   'device';
-  let distance: f32 = 0;
+  let distances = vec4f(0, 0, 0, 0);
   for (let k = 0; k < channels; k++) {
-    const difference = point[k]! - centroids(u32(entry * channels + k));
-    distance += difference * difference;
+    const centroid = centroids(u32(entry * channels + k));
+    const differences = vectorSubtract(points[k]!, vec4f(centroid, centroid, centroid, centroid));
+    distances = vectorAdd(distances, vectorMultiply(differences, differences));
   }
-  return distance;
+  return distances;
 }
 
-/** Index of the nearest codebook entry; the lowest on ties. */
-export function nearestCentroid(
-  point: FixedArray<f32, typeof channels>,
+/**
+ * Indices of the nearest codebook entries of four points; the lowest on ties. Four at a time, so that an entry is
+ * loaded once for all of them.
+ */
+export function nearestCentroids(
+  points: FixedArray<vec4f, typeof channels>,
   centroids: Lookup<f32>,
   channels: Static<u32>,
   entries: Static<u32>,
-): u32 {
+): vec4u {
   'device';
-  let best: u32 = 0;
-  let bestDistance = centroidDistance(point, 0, centroids, channels);
+  let best = vec4u(0, 0, 0, 0);
+  let least = centroidDistances(points, 0, centroids, channels);
   for (let entry = 1; entry < entries; entry++) {
-    const distance = centroidDistance(point, entry, centroids, channels);
-    if (distance < bestDistance) {
-      best = entry;
-      bestDistance = distance;
-    }
+    const distances = centroidDistances(points, entry, centroids, channels);
+    best = vec4u(
+      distances.x < least.x ? entry : best.x,
+      distances.y < least.y ? entry : best.y,
+      distances.z < least.z ? entry : best.z,
+      distances.w < least.w ? entry : best.w,
+    );
+    least = vec4f(
+      min(distances.x, least.x),
+      min(distances.y, least.y),
+      min(distances.z, least.z),
+      min(distances.w, least.w),
+    );
   }
   return best;
 }

@@ -4,7 +4,8 @@ import { streamFunctions } from './append.js';
 import { cacheRead, reads, tables, writes } from './bindings.js';
 import { middleKeyFunctions } from './decompress.js';
 
-type Names = 'tileTokens' | 'warps';
+/** `warps` and `coefficientHalves` are of the tensor-core schedule; the others work in float32, a block at a time. */
+type Names = 'tileTokens' | 'warps' | 'coefficientHalves';
 type Tunables = Readonly<Record<Names, number>>;
 
 /** Words of a work item: sequence, KV head, split, splits. */
@@ -46,7 +47,7 @@ function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
   };
 }
 
-/** Shared memory of the tensor-core schedule: the folded basis slice stays, codes stream past, warps merge in the basis' place. */
+/** Shared memory of the tensor-core schedule: the basis slice stays, codes stream past, warps merge in the basis' place. */
 export function tensorSharedBytes(
   g: Geometry,
   { warps }: Tunables,
@@ -59,8 +60,8 @@ export function tensorSharedBytes(
   total: number;
 } {
   const rank = roundUp(g.rank, 16);
-  const basis = g.headDim * (rank + 8) * 2 + g.headDim * 4;
-  const query = 2 * roundUp(g.groupSize, 16) * (g.headDim + 8) * 2;
+  const basis = g.headDim * (rank + 8) * 2 + (rank + g.headDim) * 4;
+  const query = 3 * 16 * (g.headDim + 8) * 2;
   const codebook = g.entries * g.channels * 2;
   const staging = warps * 2 * 16 * (g.keyRowWords * 4 + roundUp(g.headDim / g.channels, 16));
   const merge = roundUp(warps * g.groupSize * (g.headDim + 2) * 4, 16);
@@ -97,6 +98,7 @@ export const attendStage = defineStage<Names>({
   tunables: (target) => ({
     tileTokens: isTensorCore(target) ? oneOf(16) : oneOf(16, 8, 4),
     warps: isTensorCore(target) ? oneOf(4, 8, 2, 1) : oneOf(1),
+    coefficientHalves: isTensorCore(target) ? oneOf(2, 1) : oneOf(1),
   }),
   constraints: [fitsTensorRows, fitsShared],
   kernels: (g, tunables, target) => {
@@ -132,7 +134,7 @@ export const attendStage = defineStage<Names>({
         PARTIAL_WORDS: partialWords(g),
         CHUNK_UNIT: 16,
         ...(tensor
-          ? {}
+          ? { COEFFICIENT_HALVES: tunables.coefficientHalves }
           : { TILE_ROWS: plain.tileRows, GROUP_COMPONENTS: plain.groupComponents, SCORE_SLICES: plain.scoreSlices }),
         SCORE_SCALE: Math.log2(Math.E) / Math.sqrt(g.headDim),
       },

@@ -45,7 +45,7 @@ export const basisStage = defineStage({
         grid: [1, 1, 1],
         constants: { SEED: pca.seed },
         functions: { uniformRandom: { name: 'uniformRandom' } },
-        sharedBytes: { fixed: 256 * 4 + Math.min(g.rank, 1024) * 4, dynamic: 0 },
+        sharedBytes: { fixed: 256 * 4 + 32 * 4, dynamic: 0 },
       },
       {
         entry: 'basis_ritz',

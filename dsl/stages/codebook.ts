@@ -13,7 +13,7 @@ export const codebookStage = defineStage({
   kernels: (g, { pointsPerBlock }) => {
     const [, , quantizer] = g.scheme.values;
     const statics = { channels: g.channels, entries: g.entries };
-    const nearest = { name: 'nearestCentroid', statics, lookups: { centroids: 'centroid_at' } };
+    const nearest = { name: 'nearestCentroids', statics, lookups: { centroids: 'centroid_at' } };
     const rotated = reads('rotated', 'f32', `[middle tokens][${g.width}], after Hadamard`);
     const channelScales = reads('channel_scales', 'f32', `[${g.width}]`);
     const centroids = `[${g.entries}][${g.channels}]`;
@@ -50,7 +50,7 @@ export const codebookStage = defineStage({
         threads: 256,
         grid: [{ ceilDiv: [points, pointsPerBlock] }, 1, 1],
         constants: { POINTS_PER_BLOCK: pointsPerBlock },
-        functions: { nearestCentroid: nearest },
+        functions: { nearestCentroids: nearest },
         sharedBytes: { fixed: g.entries * g.channels * 4 + pointsPerBlock, dynamic: 0 },
       },
       {
@@ -80,7 +80,7 @@ export const codebookStage = defineStage({
         threads: 128,
         grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, g.valueRowWords] }, 128] }, 1, 1],
         constants: {},
-        functions: { nearestCentroid: nearest },
+        functions: { nearestCentroids: nearest },
         sharedBytes: { fixed: g.entries * g.channels * 4, dynamic: 0 },
       },
     ];

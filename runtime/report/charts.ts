@@ -34,7 +34,13 @@ export function histogramChart(histograms: readonly NamedHistogram[], axisTitle:
       height: 170,
       mark: { type: 'rect', opacity: 0.62 },
       encoding: {
-        x: { field: 'from', type: 'quantitative', title: axisTitle, axis: { grid: false, tickCount: 5 }, scale: { nice: false } },
+        x: {
+          field: 'from',
+          type: 'quantitative',
+          title: axisTitle,
+          axis: { grid: false, tickCount: 5 },
+          scale: { nice: false },
+        },
         x2: { field: 'to' },
         y: { field: 'percent', type: 'quantitative', title: '% of tokens', axis: { tickCount: 4 } },
         y2: { datum: 0 },
@@ -63,8 +69,20 @@ export function spectrumChart(spectra: readonly Spectrum[], rank: number): objec
     kept: rank,
     percent: energy[rank - 1]! * 100,
   }));
-  const x = { field: 'kept', type: 'quantitative', title: 'directions kept', axis: { grid: false, tickCount: 5 }, scale: { nice: false } };
-  const y = { field: 'percent', type: 'quantitative', title: '% of energy', scale: { domain: [0, 100] }, axis: { tickCount: 5 } };
+  const x = {
+    field: 'kept',
+    type: 'quantitative',
+    title: 'directions kept',
+    axis: { grid: false, tickCount: 5 },
+    scale: { nice: false },
+  };
+  const y = {
+    field: 'percent',
+    type: 'quantitative',
+    title: '% of energy',
+    scale: { domain: [0, 100] },
+    axis: { tickCount: 5 },
+  };
   const hue = { field: 'series', type: 'nominal', scale: scaleOf(series, ['two', 'one']) };
   const layers = [...new Set(spectra.map(({ layer }) => `layer ${layer}`))];
   return {
@@ -75,21 +93,39 @@ export function spectrumChart(spectra: readonly Spectrum[], rank: number): objec
       width: Math.floor((width - 18 * (layers.length - 1)) / layers.length),
       height: 190,
       layer: [
-        { mark: { type: 'rule', strokeDash: [3, 3], color: color('muted') }, transform: [{ filter: `datum.mark && datum.series === ${JSON.stringify(series[0])}` }], encoding: { x: { datum: rank } } },
-        { mark: { type: 'line', strokeWidth: 2 }, transform: [{ filter: '!datum.mark' }], encoding: { x, y, color: hue } },
-        { mark: { type: 'point', filled: true, size: 45, opacity: 1 }, transform: [{ filter: 'datum.mark' }], encoding: { x, y, color: hue } },
         {
-          mark: { type: 'text', align: 'left', dx: 7, dy: 9 },
-          transform: [{ filter: 'datum.mark' }],
-          encoding: { x, y, text: { field: 'percent', format: '.0f' }, color: hue },
+          mark: { type: 'rule', strokeDash: [3, 3], color: color('muted') },
+          transform: [{ filter: `datum.mark && datum.series === ${JSON.stringify(series[0])}` }],
+          encoding: { x: { datum: rank } },
         },
+        {
+          mark: { type: 'line', strokeWidth: 2 },
+          transform: [{ filter: '!datum.mark' }],
+          encoding: { x, y, color: hue },
+        },
+        {
+          mark: { type: 'point', filled: true, size: 45, opacity: 1 },
+          transform: [{ filter: 'datum.mark' }],
+          encoding: { x, y, color: hue },
+        },
+        // The upper line's number stands above it, the lower line's below.
+        ...series.map((name, index) => ({
+          mark:
+            index === 0
+              ? { type: 'text', align: 'left', dx: 7, dy: 9 }
+              : { type: 'text', align: 'right', dx: -6, dy: -7 },
+          transform: [{ filter: `datum.mark && datum.series === ${JSON.stringify(name)}` }],
+          encoding: { x, y, text: { field: 'percent', format: '.0f' }, color: hue },
+        })),
       ],
     },
   };
 }
 
 /** What compression costs the attention output, by layer. */
-export function errorChart(schemes: readonly { readonly scheme: string; readonly layers: readonly LayerResult[] }[]): object {
+export function errorChart(
+  schemes: readonly { readonly scheme: string; readonly layers: readonly LayerResult[] }[],
+): object {
   const parts = ['keys alone', 'values alone', 'both'];
   const values = schemes.flatMap(({ scheme, layers }) =>
     layers.flatMap(({ layer, keysOnlyError, valuesOnlyError, attentionError }) =>
@@ -101,7 +137,13 @@ export function errorChart(schemes: readonly { readonly scheme: string; readonly
       })),
     ),
   );
-  const x = { field: 'layer', type: 'nominal', title: null, sort: null, axis: { labelAngle: 0, labelColor: color('ink'), labelFontSize: 12 } };
+  const x = {
+    field: 'layer',
+    type: 'nominal',
+    title: null,
+    sort: null,
+    axis: { labelAngle: 0, labelColor: color('ink'), labelFontSize: 12 },
+  };
   const y = { field: 'percent', type: 'quantitative', title: 'error, %', axis: { tickCount: 5 } };
   const xOffset = { field: 'part', type: 'nominal', sort: parts };
   const bars = {
@@ -110,9 +152,17 @@ export function errorChart(schemes: readonly { readonly scheme: string; readonly
     layer: [
       {
         mark: { type: 'bar', cornerRadiusEnd: 2 },
-        encoding: { x, y, xOffset, color: { field: 'part', type: 'nominal', sort: parts, scale: scaleOf(parts, ['three', 'two', 'one']) } },
+        encoding: {
+          x,
+          y,
+          xOffset,
+          color: { field: 'part', type: 'nominal', sort: parts, scale: scaleOf(parts, ['three', 'two', 'one']) },
+        },
       },
-      { mark: { type: 'text', dy: -7, fontSize: 11 }, encoding: { x, y, xOffset, text: { field: 'percent', format: '.1f' } } },
+      {
+        mark: { type: 'text', dy: -7, fontSize: 11 },
+        encoding: { x, y, xOffset, text: { field: 'percent', format: '.1f' } },
+      },
     ],
   };
   // A facet of one leaves an empty band below it.
@@ -134,7 +184,13 @@ export function bytesChart(shares: readonly ByteShare[]): object {
     cache,
     total: shares.filter((each) => each.cache === cache).reduce((sum, { bytes }) => sum + bytes / 1024, 0),
   }));
-  const y = { field: 'cache', type: 'nominal', title: null, sort: caches, axis: { labelColor: color('ink'), labelFontSize: 12, labelPadding: 8, ticks: false, domain: false } };
+  const y = {
+    field: 'cache',
+    type: 'nominal',
+    title: null,
+    sort: caches,
+    axis: { labelColor: color('ink'), labelFontSize: 12, labelPadding: 8, ticks: false, domain: false },
+  };
   return {
     width: width - 60,
     height: 44 * caches.length,

@@ -1,10 +1,25 @@
 import { layoutSequence, recordBytes } from '../../codegen/plan/layout.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import type { LayerActivations } from './activations.js';
-import { type ByteShare, bytesChart, errorChart, histogramChart, type NamedHistogram, spectrumChart } from './charts.js';
+import {
+  type ByteShare,
+  bytesChart,
+  errorChart,
+  histogramChart,
+  type NamedHistogram,
+  spectrumChart,
+} from './charts.js';
 import type { Figure } from './page.js';
 import { firstRun, type SchemeResult } from './results.js';
-import { column, columnMaxima, cumulativeEnergy, histogram, normalizedValues, plainKeys, tokenRows } from './statistics.js';
+import {
+  column,
+  columnMaxima,
+  cumulativeEnergy,
+  histogram,
+  normalizedValues,
+  plainKeys,
+  tokenRows,
+} from './statistics.js';
 import { drawChart } from './svg.js';
 
 const shownChannels = 3;
@@ -55,12 +70,25 @@ async function valueFigure({ layer, exact }: LayerActivations): Promise<Figure> 
   const largest = columnMaxima(plain).reduce((most, value) => Math.max(most, value), 0);
   const range = [-1, 1] as const;
   const histograms = [
-    { facet: 'as recorded, over the largest of the layer', series: 'before', bins: histogram(plain.data.map((value) => value / largest), range, bins) },
-    { facet: 'after Hadamard, over each channel\u2019s maximum', series: 'after', bins: histogram(normalizedValues(exact.values).data, range, bins) },
+    {
+      facet: 'as recorded, over the largest of the layer',
+      series: 'before',
+      bins: histogram(
+        plain.data.map((value) => value / largest),
+        range,
+        bins,
+      ),
+    },
+    {
+      facet: 'after Hadamard, over each channel\u2019s maximum',
+      series: 'after',
+      bins: histogram(normalizedValues(exact.values).data, range, bins),
+    },
   ];
   return {
     title: `Values before and after the Hadamard transform, layer ${layer}`,
-    caption: 'As recorded, a few channels set the scale and most numbers crowd around zero. The Hadamard transform spreads them over all channels, and dividing by each channel\u2019s maximum fills the range, so that one codebook serves all.',
+    caption:
+      'As recorded, a few channels set the scale and most numbers crowd around zero. The Hadamard transform spreads them over all channels, and dividing by each channel\u2019s maximum fills the range, so that one codebook serves all.',
     svg: await drawChart('values', histogramChart(histograms, 'value over scale')),
   };
 }
@@ -89,7 +117,8 @@ async function errorFigure(schemes: readonly SchemeResult[]): Promise<Figure> {
   });
   return {
     title: 'Error of the attention output',
-    caption: 'Against attention over the uncompressed activations, for the last 16 queries of every head: root of the squared error over the energy of the exact output. It shows what compression costs, and which of keys and values costs it.',
+    caption:
+      'Against attention over the uncompressed activations, for the last 16 queries of every head: root of the squared error over the energy of the exact output. It shows what compression costs, and which of keys and values costs it.',
     svg: await drawChart('errors', errorChart(shown)),
   };
 }

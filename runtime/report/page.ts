@@ -42,9 +42,9 @@ h1 { font-size: 28px; line-height: 1.2; margin: 0 0 10px; letter-spacing: -0.01e
 h2 { font-size: 17px; margin: 0 0 4px; }
 p { margin: 0; color: var(--muted); max-width: 68ch; }
 .lead { font-size: 16px; }
-.facts { display: flex; flex-wrap: wrap; gap: 12px 40px; margin: 28px 0 36px; padding: 0; list-style: none; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px 24px; margin: 28px 0 36px; padding: 0; list-style: none; }
 .facts b { display: block; font-size: 26px; font-weight: 650; letter-spacing: -0.02em; font-variant-numeric: tabular-nums; }
-.facts span { color: var(--muted); font-size: 13px; }
+.facts span { display: block; color: var(--muted); font-size: 13px; line-height: 1.4; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 20px 24px; margin: 0 0 20px; }
 section p { margin-bottom: 14px; }
 .wide { overflow-x: auto; }
@@ -59,16 +59,25 @@ footer { color: var(--muted); font-size: 13px; margin-top: 28px; }
 `;
 
 export function escapeHtml(text: string): string {
-  const entities: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
+  const entities: Readonly<Record<string, string>> = {
+    '&': '&amp;',
+    '<': '&lt;',
+    '>': '&gt;',
+    '"': '&quot;',
+    "'": '&#39;',
+  };
   return text.replace(/[&<>"']/g, (character) => entities[character]!);
 }
 
 /** @param page plain text, save for the SVG of the figures */
 export function renderPage(page: Page): string {
   const text = escapeHtml;
-  const facts = page.facts.map(({ value, label }) => `<li><b>${text(value)}</b><span>${text(label)}</span></li>`).join('\n');
+  const facts = page.facts
+    .map(({ value, label }) => `<li><b>${text(value)}</b><span>${text(label)}</span></li>`)
+    .join('\n');
   const figures = page.figures.map(
-    ({ title, caption, svg }) => `<section>\n<h2>${text(title)}</h2>\n<p>${text(caption)}</p>\n<div class="wide">${svg}</div>\n</section>`,
+    ({ title, caption, svg }) =>
+      `<section>\n<h2>${text(title)}</h2>\n<p>${text(caption)}</p>\n<div class="wide">${svg}</div>\n</section>`,
   );
   return `<!doctype html>
 <html lang="en">
@@ -102,5 +111,7 @@ function grid({ columns, rows }: Grid): string {
 }
 
 function cellText(cell: Cell): string {
-  return typeof cell === 'string' ? escapeHtml(cell) : `${escapeHtml(cell.text)}<small>${escapeHtml(cell.below)}</small>`;
+  return typeof cell === 'string'
+    ? escapeHtml(cell)
+    : `${escapeHtml(cell.text)}<small>${escapeHtml(cell.below)}</small>`;
 }

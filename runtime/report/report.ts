@@ -25,7 +25,7 @@ export async function buildReport(input: ReportInput): Promise<string> {
   const names = layers.map(({ layer }) => layer).join(', ');
   return renderPage({
     title: `A KV cache ${scheme!.ratio.toFixed(2)} times smaller`,
-    lead: `${scheme!.scheme} on keys and values that ${source} computed over ${tokens} tokens, layers ${names}: compressed and attended by the generated kernels, and every result held to a float64 reference on the same codes.`,
+    lead: `${scheme!.scheme} on keys and values that ${source} computed over ${tokens} tokens, ${layers.length > 1 ? 'layers' : 'layer'} ${names}: compressed and attended by the generated kernels, and every result held to a float64 reference on the same codes.`,
     facts: [
       { value: `${scheme!.ratio.toFixed(2)}x`, label: 'smaller than fp16, as allocated' },
       { value: (scheme!.bytes / tokens).toFixed(1), label: `bytes a token and layer (fp16: ${geometry.width * 4})` },

@@ -1,5 +1,17 @@
 /** Colours of a report by role. Charts name the role; the page gives it a value for light and for dark. */
-export const colorRoles = ['card', 'ink', 'muted', 'pale', 'grid', 'one', 'two', 'three', 'four', 'five', 'six'] as const;
+export const colorRoles = [
+  'card',
+  'ink',
+  'muted',
+  'pale',
+  'grid',
+  'one',
+  'two',
+  'three',
+  'four',
+  'five',
+  'six',
+] as const;
 export type ColorRole = (typeof colorRoles)[number];
 
 // Vega takes colours, not CSS variables, so each role travels as a colour that no chart uses otherwise.
@@ -25,7 +37,15 @@ const config = {
     gridColor: color('grid'),
     titlePadding: 8,
   },
-  legend: { labelColor: color('ink'), labelFontSize: 12, title: null, labelLimit: 400, orient: 'top', symbolType: 'square', offset: 8 },
+  legend: {
+    labelColor: color('ink'),
+    labelFontSize: 12,
+    title: null,
+    labelLimit: 400,
+    orient: 'top',
+    symbolType: 'square',
+    offset: 8,
+  },
   header: { labelColor: color('ink'), labelFontSize: 12, title: null, labelFontWeight: 600 },
   text: { color: color('ink'), fontSize: 12 },
 };

@@ -9,7 +9,17 @@ import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
 import { type AttendDraw, type AttendSetting, attendDraws, attendSetting } from './attendDraws.js';
 import { largestOf, worstDifference } from './draws.js';
-import { asFloats, type Case, cases, type DeviceName, geometry, makeCase, openDevice, runKernel, targetOf } from './harness.js';
+import {
+  asFloats,
+  type Case,
+  cases,
+  type DeviceName,
+  geometry,
+  makeCase,
+  openDevice,
+  runKernel,
+  targetOf,
+} from './harness.js';
 
 /** Runs for each geometry: with eight geometries every schedule sees more than a hundred draws. */
 const RUNS = 16;
@@ -18,25 +28,49 @@ const SEED = 20260527;
 const allCases: readonly Case[] = [
   ...cases,
   // No grouping, and the widest; a head with three Hadamard blocks; a first group without bits; many exact tokens.
-  makeCase({ heads: 2, kvHeads: 2, headDim: 96, rank: 48, bits: [0, 8, 4], group: 16, channels: 2, streamBits: 4, window: 40 }),
-  makeCase({ heads: 16, kvHeads: 1, headDim: 64, rank: 32, bits: [2, 6], group: 16, entries: 32, streamBits: 8, sinks: 20 }),
+  makeCase({
+    heads: 2,
+    kvHeads: 2,
+    headDim: 96,
+    rank: 48,
+    bits: [0, 8, 4],
+    group: 16,
+    channels: 2,
+    streamBits: 4,
+    window: 40,
+  }),
+  makeCase({
+    heads: 16,
+    kvHeads: 1,
+    headDim: 64,
+    rank: 32,
+    bits: [2, 6],
+    group: 16,
+    entries: 32,
+    streamBits: 8,
+    sinks: 20,
+  }),
   makeCase({ heads: 8, kvHeads: 1, headDim: 256, rank: 144, bits: [4, 4], group: 128, streamBits: 3 }),
 ];
 
 /** Tokens of a tile where the schedule has a choice; the default elsewhere. */
-const tileTokens: Readonly<Record<string, number>> = { [allCases[1]!.name]: 8, [allCases[2]!.name]: 4, [allCases[3]!.name]: 8 };
+const tileTokens: Readonly<Record<string, number>> = {
+  [allCases[1]!.name]: 8,
+  [allCases[2]!.name]: 4,
+  [allCases[3]!.name]: 8,
+};
 
 interface Schedule {
   readonly name: string;
   readonly device: DeviceName;
   readonly options: { readonly tensorCores?: boolean; readonly f16?: boolean; readonly subgroups?: boolean };
-  /** Largest error of a query head's output, over its largest magnitude, when scores reach so far. */
+  /** Largest error of a sequence's output, over its largest magnitude, when scores reach so far. */
   readonly bar: (reach: number) => number;
 }
 
 const single = () => 1e-5;
-/** A key rounded to f16 moves a score by up to 2^-11 of its terms, and the weight by as much. */
-const half = (reach: number) => 2e-3 + reach * 2 ** -11;
+/** A key rounded to f16 moves a score by up to 2^-11 of its terms, and the weight by as much; half of it is typical. */
+const half = (reach: number) => 2e-3 + reach * 2 ** -12;
 
 const schedules: readonly Schedule[] = [
   { name: 'CUDA, float32', device: 'emulator', options: {}, bar: single },
@@ -119,12 +153,12 @@ async function attendOn(kernels: LoadedKernels, draw: AttendDraw, setting: Atten
 
 type Floats = Float32Array | Float64Array;
 
-/** The worst error of a query head's output, over that head's largest magnitude; heads of zeros must be zeros. */
-function worstHead(output: Floats, expected: Floats, headDim: number): number {
+/** The worst error of every `length` numbers, over their largest magnitude; zeros must be zeros. */
+function worstError(output: Floats, expected: Floats, length: number): number {
   let worst = 0;
-  for (let start = 0; start < expected.length; start += headDim) {
-    const judge = expected.subarray(start, start + headDim);
-    const { by } = worstDifference(output.subarray(start, start + headDim), judge);
+  for (let start = 0; start < expected.length; start += length) {
+    const judge = expected.subarray(start, start + length);
+    const { by } = worstDifference(output.subarray(start, start + length), judge);
     const largest = largestOf(judge);
     worst = Math.max(worst, largest > 0 ? by / largest : by === 0 ? 0 : Number.POSITIVE_INFINITY);
   }
@@ -141,7 +175,9 @@ describe.each(schedules)('attention by $name', ({ name, device: deviceName, opti
   });
   afterAll(async () => {
     await device?.close();
-    const errors = [...worst].sort(([a], [b]) => a - b).map(([reach, error]) => `${error.toExponential(1)} at ${reach}`);
+    const errors = [...worst]
+      .sort(([a], [b]) => a - b)
+      .map(([reach, error]) => `${error.toExponential(1)} at ${reach}`);
     console.info(`attend, ${name}: ${draws} draws, worst errors by largest score: ${errors.join(', ')}`);
   });
 
@@ -153,6 +189,24 @@ describe.each(schedules)('attention by $name', ({ name, device: deviceName, opti
       kernels = await loadAttend(device, drawnCase, targetOf(device, options));
     });
 
+    // The angle tables end with row 63, the last tile of the middle with position 64: no kernel may look that far.
+    const pastTheTables: AttendDraw = {
+      sequences: [
+        {
+          sinks: Math.min(1, g.scheme.sinks),
+          middle: 49,
+          stream: 0,
+          window: 0,
+          windowStart: 0,
+          spare: 0,
+          splits: 1,
+          reach: 1,
+          aligned: false,
+        },
+      ],
+      seed: 0,
+    };
+
     test('agrees with float64 attention over the decoded tokens', async () => {
       await fc.assert(
         fc.asyncProperty(attendDraws(g), async (draw) => {
@@ -161,13 +215,13 @@ describe.each(schedules)('attention by $name', ({ name, device: deviceName, opti
           draws++;
           for (const [index, { reach }] of draw.sequences.entries()) {
             const row = (values: Floats) => values.slice(index * rowLength, (index + 1) * rowLength);
-            const error = worstHead(row(output), row(setting.expected), g.headDim);
+            const error = worstError(row(output), row(setting.expected), rowLength);
             worst.set(reach, Math.max(worst.get(reach) ?? 0, error));
             expect(error).toBeLessThanOrEqual(bar(reach));
           }
           expect([...counters].every((count) => count === 0)).toBe(true);
         }),
-        { numRuns: RUNS, seed: SEED },
+        { numRuns: RUNS, seed: SEED, examples: [[pastTheTables]] },
       );
     });
 
@@ -179,7 +233,7 @@ describe.each(schedules)('attention by $name', ({ name, device: deviceName, opti
           const again = { ...draw, sequences: draw.sequences.map((sequence) => ({ ...sequence, splits })) };
           const first = await attendOn(kernels, draw, setting);
           const second = await attendOn(kernels, again, setting);
-          expect(worstHead(second.output, first.output, g.headDim)).toBeLessThanOrEqual(bar(reach));
+          expect(worstError(second.output, first.output, rowLength)).toBeLessThanOrEqual(bar(reach));
         }),
         { numRuns: 3, seed: SEED },
       );

@@ -114,7 +114,11 @@ export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): Att
   return { records, cache, query, tables: buildTables(g, longest), expected };
 }
 
-function drawParts(g: Geometry, { sinks, middle, stream, window }: SequenceDraw, random: () => number): ShardParts {
+function drawParts(
+  g: Geometry,
+  { sinks, middle, stream, window, reach }: SequenceDraw,
+  random: () => number,
+): ShardParts {
   const normal = () => normalFrom(random);
   const halves = (length: number, next: () => number) => Float64Array.from({ length }, () => toHalf(next()));
   const below = (limit: number) => Math.floor(random() * limit);
@@ -132,7 +136,8 @@ function drawParts(g: Geometry, { sinks, middle, stream, window }: SequenceDraw,
     limit === 0 ? 0 : toHalf((random() * Math.sqrt(g.width)) / limit),
   );
   const streamCodes = () => Uint16Array.from({ length: stream * g.width }, () => below(2 ** g.streamBits));
-  const streamNorms = () => halves(stream * g.kvHeads, () => (random() < 0.1 ? 0 : Math.exp(normal())));
+  const streamNorms = (zeros: boolean) =>
+    halves(stream * g.kvHeads, () => (zeros && random() < 0.1 ? 0 : Math.exp(normal())));
   return {
     kvHeads: g.kvHeads,
     headDim: g.headDim,
@@ -159,8 +164,9 @@ function drawParts(g: Geometry, { sinks, middle, stream, window }: SequenceDraw,
       tokens: stream,
       keyCodes: streamCodes(),
       valueCodes: streamCodes(),
-      keyNorms: streamNorms(),
-      valueNorms: streamNorms(),
+      keyNorms: streamNorms(true),
+      // Were the token of nearly all weight zero, the output would be the others', whose weights f16 does not hold.
+      valueNorms: streamNorms(reach <= 1),
       // The table is the codec's; whether it is a good one is for the codec's own tests.
       levels: Float64Array.from(g.scheme.stream.levels(g.headDim)),
     },
@@ -169,7 +175,12 @@ function drawParts(g: Geometry, { sinks, middle, stream, window }: SequenceDraw,
 }
 
 /** A query whose largest score has the drawn magnitude, as far as f16 holds it. */
-function drawQuery({ reach, aligned }: SequenceDraw, { keys }: Cache, kvHead: number, random: () => number): Float64Array {
+function drawQuery(
+  { reach, aligned }: SequenceDraw,
+  { keys }: Cache,
+  kvHead: number,
+  random: () => number,
+): Float64Array {
   const { tokens, channels } = keys;
   const chosen = Math.floor(random() * tokens);
   const direction = Float64Array.from({ length: channels }, (_, i) =>

@@ -20,8 +20,6 @@ import {
 } from './harness.js';
 
 const RUNS = 36;
-/** Of the whole stage, 24 rounds each. */
-const STAGE_RUNS = 12;
 
 /** The whole space, a thin slice of it, and a rank at which a matrix tile and the pairing of columns are more than one. */
 const cases = [
@@ -94,6 +92,8 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
     const [, pca] = g.scheme.keys;
     const tall = { bytes: width * rank * 4 };
     const square = { bytes: rank * rank * 4 };
+    // Of the whole stage, which has 24 rounds.
+    const stageRuns = width > 50 ? 4 : 12;
     let kernels: LoadedKernels;
     beforeAll(async () => {
       kernels = await load(device, drawnCase, entries);
@@ -120,7 +120,12 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
           const mirrored = (m: ArrayLike<number>, at: number) => m[(at % rank) * rank + Math.floor(at / rank)]!;
           const symmetrised = oneSided.map((x, at) => (x + mirrored(oneSided, at)) / 2);
           expect(worstDifference(small, symmetrised).by).toBeLessThanOrEqual(1e-5 * largestOf(symmetrised));
-          expect(worstDifference(small, small.map((_, at) => mirrored(small, at))).by).toBe(0);
+          expect(
+            worstDifference(
+              small,
+              small.map((_, at) => mirrored(small, at)),
+            ).by,
+          ).toBe(0);
         }),
         { numRuns: RUNS },
       );
@@ -134,7 +139,14 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
           const random = seededRandom(seed);
           const basis = Float32Array.from(numbers({ kind, seed }, width, rank), (x) => x * 2 ** power);
           const damaged = 1 + Math.floor(random() * (rank - 1));
-          const substitute = { none: 0, zero: 0, copy: 0, 'nearly a copy': 1e-7, 'not a number': NaN, infinite: Infinity };
+          const substitute = {
+            none: 0,
+            zero: 0,
+            copy: 0,
+            'nearly a copy': 1e-7,
+            'not a number': NaN,
+            infinite: Infinity,
+          };
           for (let row = 0; row < width && how !== 'none'; row++) {
             const kept = how === 'copy' || how === 'nearly a copy' ? basis[row * rank]! * (1 + random() * 1e-7) : 0;
             basis[row * rank + damaged] = kept + substitute[how] * (how === 'nearly a copy' ? kept : 1);
@@ -145,7 +157,7 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
           for (let column = 0; column < rank; column++) {
             const original = Float64Array.from({ length: width }, (_, row) => basis[row * rank + column]!);
             const scale = largestOf(original);
-            if (!(scale > 1e-36 && scale < Infinity)) continue;
+            if (!(scale > 1e-35 && scale < 1e35)) continue;
             // What the columns up to this one leave of it.
             const rest = original.map((x) => x / scale);
             for (let k = 0; k <= column; k++) {
@@ -225,7 +237,7 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
     });
 
     /** The whole stage, as the encoder runs it. */
-    async function fit(gram: Float32Array, rounds: number) {
+    async function fitBasis(gram: Float32Array, rounds: number) {
       let basis = await run('basis_start', { basis: tall }, 'basis');
       for (let round = 0; round < rounds; round++) {
         const next = await run('basis_multiply', { gram, basis, product: tall }, 'product');
@@ -259,7 +271,7 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
       await fc.assert(
         fc.asyncProperty(anyKind, anySeed, rows, async (kind, seed, count) => {
           const gram = secondMoments(kind, seed, count, width, 0.85);
-          const { columns, values } = await fit(gram, pca.iterations);
+          const { columns, values } = await fitBasis(gram, pca.iterations);
           expect(skew(columns, width)).toBeLessThanOrEqual(1e-5);
           const along = variances(gram, columns);
           const exact = topEigenvectors({ rows: width, columns: width, data: Float64Array.from(gram) }, rank);
@@ -270,7 +282,7 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
           expect(worstDifference(values, along).by).toBeLessThanOrEqual(1e-5 * largest);
           expect(worstDifference(values, exact.values).by).toBeLessThanOrEqual(1e-4 * largest);
         }),
-        { numRuns: STAGE_RUNS },
+        { numRuns: stageRuns },
       );
     });
 
@@ -278,10 +290,10 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
       await fc.assert(
         fc.asyncProperty(anySeed, async (seed) => {
           const gram = secondMoments('normal', seed, 4 * width, width, 1);
-          const { columns, values } = await fit(gram, 24);
+          const { columns, values } = await fitBasis(gram, 24);
           const exact = topEigenvectors({ rows: width, columns: width, data: Float64Array.from(gram) }, rank);
           expect(sumOf(variances(gram, columns))).toBeGreaterThanOrEqual(sumOf(exact.values) * 0.99);
-          expect(await fit(gram, 24)).toEqual({ columns, values });
+          expect(await fitBasis(gram, 24)).toEqual({ columns, values });
         }),
         { numRuns: 2 },
       );

@@ -80,7 +80,7 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
         { middleTokens: middle },
         { ...shared, centroids: { bytes: centroidBytes }, distances: { bytes: codebookSample * 4 } },
       );
-      return asFloats(outputs['centroids']!);
+      return asFloats(outputs.centroids!);
     }
 
     async function lloydStep({ middle, record, points, shared }: ReturnType<typeof setting>, centroids: Float32Array) {
@@ -92,14 +92,14 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
         { middleTokens: middle },
         { ...shared, centroids, partial_cells: { bytes: cellBytes } },
       );
-      const cells = asFloats(assigned['partial_cells']!).subarray(0, cellBytes / 4);
+      const cells = asFloats(assigned.partial_cells!).subarray(0, cellBytes / 4);
       const updated = await runKernel(
         kernels,
         'codebook_update',
         { middleTokens: middle },
         { sequence: record, partial_cells: cells, centroids },
       );
-      return { blocks, cells, centroids: asFloats(updated['centroids']!) };
+      return { blocks, cells, centroids: asFloats(updated.centroids!) };
     }
 
     const matrix = (data: ArrayLike<number>): Matrix => ({
@@ -204,18 +204,18 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
             {},
             { sequence: record, centroids, cache: new Uint8Array(layout.bytes).fill(untouched) },
           );
-          const codebook = halfValues(asHalfBits(partBytes(layout, stored['cache']!, 'codebook')));
+          const codebook = halfValues(asHalfBits(partBytes(layout, stored.cache!, 'codebook')));
           const expected = halfValues(halfBits(centroids));
           expect(worstDifference(codebook, expected).by).toBeLessThanOrEqual(2 ** -24);
-          expect(strayWrites(stored['cache']!, [part('codebook')])).toEqual([]);
+          expect(strayWrites(stored.cache!, [part('codebook')])).toEqual([]);
 
           const outputs = await runKernel(
             kernels,
             'assign_values',
             { middleTokens: middle },
-            { ...shared, cache: stored['cache']! },
+            { ...shared, cache: stored.cache! },
           );
-          const codes = partBytes(layout, outputs['cache']!, 'valueCodes');
+          const codes = partBytes(layout, outputs.cache!, 'valueCodes');
           expect(codes.length).toBe(points.rows);
           const entriesAsStored = matrix(codebook);
           const scale = largestOf(points.data);
@@ -224,7 +224,7 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
             const taken = distanceTo(points, row, entriesAsStored, codes[row]!);
             expect(taken).toBeLessThanOrEqual(distance * (1 + 1e-4) + 1e-12 * scale * scale);
           }
-          expect(strayWrites(outputs['cache']!, [part('codebook'), part('valueCodes')])).toEqual([]);
+          expect(strayWrites(outputs.cache!, [part('codebook'), part('valueCodes')])).toEqual([]);
         }),
         { numRuns: RUNS },
       );

@@ -44,7 +44,7 @@ describe.each(deviceNames)('exact on %s', (deviceName) => {
               cache: new Uint8Array(setting.layout.bytes).fill(untouched),
             },
           );
-          const cache = outputs['cache']!;
+          const cache = outputs.cache!;
           const written: { offset: number; bytes: number }[] = [];
           for (const [tensor, bits] of Object.entries(input)) {
             for (const [part, first, count] of [

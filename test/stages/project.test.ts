@@ -54,7 +54,10 @@ describe.each(deviceNames)('coefficients on %s', (deviceName) => {
           const plain = Float32Array.from(numbers({ kind, seed }, middle, g.width));
           const mean = new Float32Array(g.width);
           for (let at = 0; at < plain.length; at++) mean[at % g.width]! += plain[at]! / middle;
-          const columns = Float32Array.from({ length: g.width * g.rank }, () => normalFrom(random) / Math.sqrt(g.width));
+          const columns = Float32Array.from(
+            { length: g.width * g.rank },
+            () => normalFrom(random) / Math.sqrt(g.width),
+          );
           const tiles = Math.ceil(middle / TILE);
           const outputs = await runKernel(
             kernels,
@@ -123,7 +126,9 @@ describe.each(deviceNames)('coefficients on %s', (deviceName) => {
             const largest = largestOf(Array.from({ length: tiles }, (_, tile) => maxima[tile * g.rank + r]!));
             const exact = bits === 0 ? 0 : Math.min(largest / (2 ** (bits - 1) - 1), 65504);
             // The quotient may be rounded to float32 before it is rounded to f16.
-            const candidates = [1 - 2 ** -23, 1, 1 + 2 ** -23].map((factor) => halfValues(halfBits([exact * factor]))[0]);
+            const candidates = [1 - 2 ** -23, 1, 1 + 2 ** -23].map(
+              (factor) => halfValues(halfBits([exact * factor]))[0],
+            );
             expect(candidates).toContain(scales[r]);
           }
         }),

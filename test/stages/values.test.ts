@@ -61,8 +61,8 @@ describe.each(deviceNames)('values on %s', (deviceName) => {
           partial_maxima: { bytes: tiles * g.width * 4 },
         },
       );
-      const rotated = asFloats(turned['rotated']!).subarray(0, middle * g.width);
-      const maxima = asFloats(turned['partial_maxima']!).subarray(0, tiles * g.width);
+      const rotated = asFloats(turned.rotated!).subarray(0, middle * g.width);
+      const maxima = asFloats(turned.partial_maxima!).subarray(0, tiles * g.width);
       return { layout, record, values: halfValues(values), tokens, middle, tiles, rotated, maxima };
     }
 
@@ -110,14 +110,14 @@ describe.each(deviceNames)('values on %s', (deviceName) => {
             const largest = largestOf(Array.from({ length: tiles }, (_, tile) => maxima[tile * g.width + channel]!));
             return halfValues(halfBits([Math.min(Math.max(largest, 2 ** -23), 65504)]))[0]!;
           });
-          const scales = asFloats(outputs['channel_scales']!);
+          const scales = asFloats(outputs.channel_scales!);
           for (const [channel, scale] of scales.entries()) {
             // WebGPU leaves the rounding of subnormal halves open; SwiftShader is off by one step near a tie.
             const step = expected[channel]! < 2 ** -14 ? 2 ** -24 : 0;
             expect(Math.abs(scale - expected[channel]!)).toBeLessThanOrEqual(step);
             expect(scale).toBeGreaterThan(0);
           }
-          const cache = outputs['cache']!;
+          const cache = outputs.cache!;
           expect(halfValues(asHalfBits(partBytes(layout, cache, 'channelMax')))).toEqual(Float64Array.from(scales));
           expect(strayWrites(cache, [layout.parts.find(({ name }) => name === 'channelMax')!])).toEqual([]);
         }),

@@ -1,0 +1,166 @@
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { describe, expect, test } from 'vitest';
+import { resolveModel } from '../../cli/resolve.js';
+import { packagePath } from '../../codegen/packageRoot.js';
+import { cli, documentOf, errorOf, type Run, spawned, temporaryFolder } from './support.js';
+
+const tokens = ['--tokens', '2048', '--json'] as const;
+const config = {
+  model_type: 'llama',
+  hidden_size: 4096,
+  num_hidden_layers: 32,
+  num_attention_heads: 32,
+  num_key_value_heads: 8,
+  max_position_embeddings: 131072,
+};
+
+async function inspectModel(model: string): Promise<Run> {
+  return cli('inspect', 'shard', '--model', model, ...tokens);
+}
+
+describe('a scheme name', () => {
+  test('that is unknown lists those that exist', async () => {
+    const run = await cli('inspect', 'shart', '--model', 'smollm2-135m', ...tokens);
+    expect(run.code).toBe(2);
+    expect(errorOf(run)).toEqual({
+      code: 'wrong-use',
+      message: 'scheme: expected one of shard, or a path that ends in .ts, .js or .mjs, got "shart"',
+      hint: 'For a scheme of your own, give the file that exports it.',
+    });
+  });
+});
+
+describe('a model name', () => {
+  test('that is unknown lists those that exist', async () => {
+    const run = await inspectModel('gpt-5');
+    expect(run.code).toBe(2);
+    expect(errorOf(run)).toEqual({
+      code: 'wrong-use',
+      message:
+        'model: expected one of llama-3.1-8b, smollm2-135m, llama-2-7b, mistral-7b, qwen2.5-7b, or the path of a config.json, got "gpt-5", which does not exist',
+      hint: 'For any other model, give its Hugging Face config.json.',
+    });
+  });
+
+  test('may be a config.json, or its folder', async () => {
+    const folder = join(temporaryFolder(), 'my model');
+    mkdirSync(folder);
+    const file = join(folder, 'config.json');
+    writeFileSync(file, JSON.stringify(config));
+    expect(await resolveModel(folder)).toEqual(await resolveModel(file));
+    expect(await resolveModel(file)).toMatchObject({ name: 'my-model', kvHeads: 8, headDim: 128 });
+  });
+
+  test.each([
+    ['', 'JSON, got Unexpected end of JSON input'],
+    ['{"a": 1,}', /JSON, got Expected double-quoted property name in JSON at position 8/],
+    ['[]', 'a Hugging Face config.json as an object, got a list'],
+    [JSON.stringify({ ...config, model_type: 'bert' }), /one of llama, .*, got "bert"$/],
+    [JSON.stringify({ ...config, num_key_value_heads: 7 }), 'a divisor of the 32 query heads, got 7'],
+  ])('may not be a config.json of %j', async (text, fault) => {
+    const file = join(temporaryFolder(), 'config.json');
+    writeFileSync(file, text);
+    const run = await inspectModel(file);
+    expect(run.code).toBe(2);
+    const { code, message } = errorOf(run);
+    expect(code).toBe('invalid-model');
+    expect(message.startsWith(file)).toBe(true);
+    if (typeof fault === 'string') expect(message.endsWith(fault)).toBe(true);
+    else expect(message).toMatch(fault);
+  });
+
+  test('may not be a folder without a config.json', async () => {
+    const folder = temporaryFolder();
+    expect(errorOf(await inspectModel(folder))).toEqual({
+      code: 'invalid-model',
+      message: `${join(folder, 'config.json')}: expected a file, got ENOENT`,
+      hint: 'Give the path of a config.json.',
+    });
+  });
+});
+
+// One process a file: the hooks that load it belong to the whole process.
+describe('a scheme file outside of the package', () => {
+  const good = `import { shard, defineScheme, type Scheme } from 'kvforge';\nimport { sinks } from './sinks.js';\n`;
+
+  async function inspectFile(text: string, name = 'mine.ts', suffix = ''): Promise<{ run: Run; file: string }> {
+    const folder = temporaryFolder();
+    const file = join(folder, name);
+    writeFileSync(
+      join(folder, 'sinks.ts'),
+      'export enum Count { Eight = 8 }\nexport const sinks: number = Count.Eight;\n',
+    );
+    writeFileSync(file, text);
+    return { run: await spawned(['inspect', file + suffix, '--model', 'smollm2-135m', ...tokens]), file };
+  }
+
+  test('imports kvforge and its neighbours, and may print', async () => {
+    const { run } = await inspectFile(
+      `${good}console.log('noise');\nexport default defineScheme({ ...shard, name: 'mine', sinks } satisfies Scheme);\n`,
+    );
+    expect(run.code).toBe(0);
+    expect(documentOf(run)).toMatchObject({ scheme: 'mine', capacity: { sinks: 8 } });
+  });
+
+  test('may export several, one of which is named', async () => {
+    const several = `${good}export const a = { ...shard, name: 'a' };\nexport const b = { ...shard, name: 'b', sinks };\n`;
+    expect(documentOf((await inspectFile(several, 'mine.ts', '#b')).run)).toMatchObject({ scheme: 'b' });
+    const { run, file } = await inspectFile(several);
+    expect(run.code).toBe(2);
+    expect(errorOf(run)).toEqual({
+      code: 'invalid-scheme',
+      message: `${file}: expected one scheme, got a, b`,
+      hint: 'Pick one by its name: file.ts#a.',
+    });
+  });
+
+  test.each([
+    ['export const x = ;\n', ':1:18: expected a file that loads, got SyntaxError: Expression expected.'],
+    ['\n\n  throw new TypeError("no way");\n', ':3:9: expected a file that loads, got TypeError: no way'],
+    ['export const x = 1;\n', ': expected an exported scheme, got only x'],
+    ['process.exit(0);\n', ': expected a file that loads, got one that ended the process with code 0'],
+    ['await new Promise(() => {});\n', ': expected a file that loads, got one that ended the process with code 13'],
+    [
+      "import { shard } from 'kvforge';\nexport default { ...shard, window: 0 };\n",
+      ': window: expected a whole number from 1 to 1024, got 0',
+    ],
+    [
+      "import { shard, defineScheme } from 'kvforge';\nexport default defineScheme({ ...shard, sinks: 99 });\n",
+      ':2:16: sinks: expected a whole number from 0 to 64, got 99',
+    ],
+  ])('%j is refused', async (text, message) => {
+    const { run, file } = await inspectFile(text);
+    expect(run.code).toBe(2);
+    expect(errorOf(run)).toMatchObject({ code: 'invalid-scheme', message: file + message });
+  });
+
+  test('that never ends is killed', () => {
+    const file = join(temporaryFolder(), 'loop.ts');
+    writeFileSync(file, 'for (;;);\n');
+    const load = pathToFileURL(packagePath('cli', 'loader', 'load.ts')).href;
+    const script = join(file, '..', 'load.mjs');
+    writeFileSync(
+      script,
+      `const { loadScheme } = await import(${JSON.stringify(load)});
+      await loadScheme(${JSON.stringify(file)}, 1000).catch((error) => console.log(error.message));`,
+    );
+    const { stdout } = spawnSync(process.execPath, ['--import', 'tsx', script], {
+      cwd: packagePath(),
+      encoding: 'utf8',
+    });
+    expect(stdout).toBe(
+      `${file}: expected a file that loads within 1 s, got one that was still running. Look for a loop, or a promise that never settles.\n`,
+    );
+  });
+
+  test('that does not exist is refused', async () => {
+    expect(errorOf(await cli('inspect', '/nowhere/mine.ts', '--model', 'smollm2-135m', ...tokens))).toEqual({
+      code: 'invalid-scheme',
+      message: '/nowhere/mine.ts: expected a scheme file, got no such file',
+      hint: 'Check the path.',
+    });
+  });
+});

@@ -1,0 +1,71 @@
+import { expect, test, vi } from 'vitest';
+import { reportError } from '../../cli/output.js';
+import { type VerifyResult, type VerifyTools, verify } from '../../cli/verify.js';
+import type { Device } from '../../runtime/device.js';
+import { cli, errorOf, quietContext } from './support.js';
+
+const options = { model: 'smollm2-135m', device: 'emulator', cases: '12', seed: '7' };
+const passed: VerifyResult = { cases: 12, failed: 0, maxError: 3e-7, skipped: 1, seed: 7, failures: [] };
+const failures = [{ case: 4, seed: 1234, what: 'attend', error: 0.25, bar: 2e-3 }];
+
+function stub(result: VerifyResult | Error) {
+  const close = vi.fn(async () => {});
+  const verifyScheme = vi.fn(async () => {
+    if (result instanceof Error) throw result;
+    return result;
+  });
+  const tools: VerifyTools = {
+    open: async () => ({ kind: 'emulator', description: 'a stub', close }) as unknown as Device,
+    verifyScheme: async () => verifyScheme,
+  };
+  return { tools, close, verifyScheme };
+}
+
+test('verify passes cases and seed on, and closes the device', async () => {
+  const { tools, close, verifyScheme } = stub(passed);
+  const { code, json, text } = await verify(quietContext(), 'shard', options, tools);
+  expect(code).toBe(0);
+  expect(verifyScheme.mock.calls[0]).toMatchObject([
+    { description: 'a stub' },
+    { name: 'shard' },
+    { name: 'smollm2-135m' },
+    { cases: 12, seed: 7 },
+  ]);
+  expect(json).toMatchObject({ ...passed, device: 'a stub', scheme: 'shard', model: 'smollm2-135m' });
+  expect(text).toBe('12 cases, 0 failed, 1 skipped; largest error 3.0e-7; seed 7\n');
+  expect(close).toHaveBeenCalledOnce();
+});
+
+test('a failed case ends with 1 and the command that replays it', async () => {
+  const { tools } = stub({ ...passed, failed: 1, failures });
+  const { code, json, text } = await verify(quietContext(), 'shard', options, tools);
+  const replay = 'kvforge verify shard --model smollm2-135m --device emulator --cases 1 --seed 1234';
+  expect(code).toBe(1);
+  expect(json).toMatchObject({ failed: 1, failures: [{ ...failures[0], replay }] });
+  expect(text).toContain(`Replay the first: ${replay}\n`);
+});
+
+test('a fault closes the device too', async () => {
+  const { tools, close } = stub(new Error('lost'));
+  await expect(verify(quietContext(), 'shard', options, tools)).rejects.toThrow('lost');
+  expect(close).toHaveBeenCalledOnce();
+});
+
+test('a CUDA device is missing', async () => {
+  const run = await cli('verify', 'shard', '--model', 'smollm2-135m', '--device', 'cuda', '--json');
+  expect(run.code).toBe(3);
+  expect(errorOf(run)).toEqual({
+    code: 'missing-capability',
+    message: '--device: expected a device of this version, got cuda: no CUDA device support yet',
+    hint: 'Use --device emulator, which runs the same CUDA text on the CPU.',
+  });
+});
+
+test.each([
+  [{ device: 'tpu' }, '--device: expected one of emulator, webgpu, cuda, got "tpu"'],
+  [{ cases: '0' }, '--cases: expected a whole number from 1 to 1000000, got "0"'],
+  [{ seed: '-1' }, '--seed: expected a whole number from 0 to 4294967295, got "-1"'],
+])('%j is refused', async (change, message) => {
+  const fault = await verify(quietContext(), 'shard', { ...options, ...change }, stub(passed).tools).catch(reportError);
+  expect(fault).toMatchObject({ code: 'wrong-use', message });
+});
