@@ -5,9 +5,10 @@ import { KvforgeError } from '../dsl/errors.js';
 import { geometryOf } from '../dsl/geometry.js';
 import type { Scheme } from '../dsl/scheme.js';
 import { type Activations, loadActivations } from '../runtime/report/activations.js';
+import type { LayerCodes } from '../runtime/report/measure.js';
 import { buildReport } from '../runtime/report/report.js';
 import { type BackendResult, firstRun, mean, type SchemeResult } from '../runtime/report/results.js';
-import { type BackendName, backendNames, runBackend } from './demoBackend.js';
+import { type BackendInput, type BackendName, backendNames, runBackend } from './demoBackend.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
 import { requirePlace, writeWhole } from './outputFolder.js';
 import { resolveScheme } from './resolve.js';
@@ -33,7 +34,10 @@ export async function demo(context: Context, options: DemoOptions, run: RunBacke
   const scheme = await resolveScheme('shard');
   context.progress(`${scheme.name} on ${activations.description}, layers ${layers.join(', ')}`);
 
-  const backends = await runAll(names, (name) => run(name, scheme, { activations, layers }, context));
+  const exchange = shareCodes(names, layers);
+  const backends = await runAll(names, (name) =>
+    run(name, scheme, { activations, layers, ...exchange(name) }, context),
+  );
   const result = summarize(scheme, activations, backends);
   const figuresFrom = performance.now();
   const { version } = JSON.parse(await readFile(packagePath('package.json'), 'utf8')) as { version: string };
@@ -69,6 +73,32 @@ export async function demo(context: Context, options: DemoOptions, run: RunBacke
 
 function layersOf(list: string, { layers }: Activations): readonly number[] {
   return commaList(list).map((text) => Number(oneOfNames('--layers', text, layers.map(String))));
+}
+
+/**
+ * The first backend compresses every layer; another compresses the first layer itself and attends over the first
+ * backend's codes of the others, which holds both to the same codes and keeps a software GPU within a minute.
+ */
+function shareCodes(names: readonly BackendName[], layers: readonly number[]) {
+  const codes = new Map(layers.map((layer) => [layer, deferred<LayerCodes | undefined>()]));
+  return (name: BackendName): Pick<BackendInput, 'codesFor' | 'onCodes' | 'onEnd'> => ({
+    codesFor: async (layer) => (name === names[0] || layer === layers[0] ? undefined : codes.get(layer)!.promise),
+    onCodes: (layer, written) => {
+      if (name === names[0]) codes.get(layer)!.resolve(written);
+    },
+    // A first backend that is missing or fails leaves the others to compress for themselves.
+    onEnd: () => {
+      if (name === names[0]) for (const { resolve } of codes.values()) resolve(undefined);
+    },
+  });
+}
+
+function deferred<T>(): { readonly promise: Promise<T>; readonly resolve: (value: T) => void } {
+  let resolve!: (value: T) => void;
+  const promise = new Promise<T>((settle) => {
+    resolve = settle;
+  });
+  return { promise, resolve };
 }
 
 /** Backends run side by side: one is a process of its own, the other has threads of its own. */
@@ -120,7 +150,7 @@ function textOf(result: SchemeResult, report: string, ms: number, context: Conte
       String(layer.layer),
       `${(layer.attentionError * 100).toFixed(1)}%`,
       layer.maxError.toExponential(1),
-      duration(layer.encodeMs),
+      layer.codesFrom === each.backend ? duration(layer.encodeMs) : `by ${layer.codesFrom}`,
       duration(layer.attendMs),
       layer.maxError <= each.bar ? green('ok') : red(`above ${each.bar}`),
     ]);

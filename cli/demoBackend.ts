@@ -3,7 +3,7 @@ import type { Scheme } from '../dsl/scheme.js';
 import type { Target } from '../dsl/stage.js';
 import { LoadedKernels } from '../runtime/kernels.js';
 import type { Activations } from '../runtime/report/activations.js';
-import { type LayerResult, measureLayer } from '../runtime/report/measure.js';
+import { type LayerCodes, type LayerResult, measureLayer } from '../runtime/report/measure.js';
 import type { BackendResult } from '../runtime/report/results.js';
 import { openDevice } from './devices.js';
 import { type Context, reportError } from './output.js';
@@ -26,11 +26,36 @@ const backends: Readonly<Record<BackendName, Backend>> = {
 /** Entries that neither compress a prompt nor attend. */
 const unused = ['append_token', 'decompress'];
 
+/** Layers and how their codes travel between backends. */
+export interface BackendInput {
+  readonly activations: Activations;
+  readonly layers: readonly number[];
+  /** Codes that another backend has written for a layer; undefined when this backend is to compress it itself. */
+  readonly codesFor: (layer: number) => Promise<LayerCodes | undefined>;
+  /** Called with the codes of every layer this backend compressed. */
+  readonly onCodes: (layer: number, codes: LayerCodes) => void;
+  /** Called when no more codes will come, whatever happened. */
+  readonly onEnd: () => void;
+}
+
 /** Runs a scheme over layers on one backend; one that the machine lacks is skipped with its reason. */
 export async function runBackend(
   name: BackendName,
   scheme: Scheme,
-  { activations, layers }: { readonly activations: Activations; readonly layers: readonly number[] },
+  input: BackendInput,
+  context: Context,
+): Promise<BackendResult> {
+  try {
+    return await measureBackend(name, scheme, input, context);
+  } finally {
+    input.onEnd();
+  }
+}
+
+async function measureBackend(
+  name: BackendName,
+  scheme: Scheme,
+  { activations, layers, codesFor, onCodes }: BackendInput,
   context: Context,
 ): Promise<BackendResult> {
   const { target, precision, bar } = backends[name];
@@ -51,9 +76,12 @@ export async function runBackend(
     context.progress(`${name}: ${entries.length} kernels compiled in ${Math.round(compileMs)} ms`);
     const results: LayerResult[] = [];
     for (const layer of layers) {
-      const result = await measureLayer(kernels, activations.layer(layer));
+      const given = await codesFor(layer);
+      const { result, codes } = await measureLayer(kernels, activations.layer(layer), given);
+      if (!given) onCodes(layer, codes);
       const { encodeMs, attendMs, referenceMs, maxError } = result;
-      const times = `encode ${Math.round(encodeMs)} ms, attend ${Math.round(attendMs)} ms, reference ${Math.round(referenceMs)} ms`;
+      const encode = given ? `codes of the ${given.from}` : `encode ${Math.round(encodeMs)} ms`;
+      const times = `${encode}, attend ${Math.round(attendMs)} ms, reference ${Math.round(referenceMs)} ms`;
       context.progress(`${name}: layer ${layer}: ${times}, error ${maxError.toExponential(1)}`);
       results.push(result);
     }

@@ -1,6 +1,4 @@
-import type { ModelShape } from '../dsl/model.js';
-import type { Scheme } from '../dsl/scheme.js';
-import type { Device } from '../runtime/device.js';
+import type { VerifyFailure, VerifyResult, VerifyScheme } from '../runtime/verify/index.js';
 import { deviceNames, openDevice } from './devices.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
 import { resolveModel, resolveScheme } from './resolve.js';
@@ -13,31 +11,6 @@ export interface VerifyOptions {
   readonly cases: string;
   readonly seed: string;
 }
-
-export interface VerifyFailure {
-  readonly case: string | number;
-  readonly seed: number;
-  readonly what: string;
-  readonly error: number;
-  readonly bar: number;
-}
-
-export interface VerifyResult {
-  readonly cases: number;
-  readonly failed: number;
-  readonly maxError: number;
-  readonly skipped: unknown;
-  readonly seed: number;
-  readonly failures: readonly VerifyFailure[];
-}
-
-/** The contract of `verifyScheme` in runtime/verify. */
-export type VerifyScheme = (
-  device: Device,
-  scheme: Scheme,
-  model: ModelShape,
-  options: { cases: number; seed: number; onProgress: (progress: unknown) => void },
-) => Promise<VerifyResult>;
 
 export interface VerifyTools {
   readonly open: typeof openDevice;
@@ -88,12 +61,12 @@ async function loadVerifyScheme(): Promise<VerifyScheme> {
 }
 
 /** A line at most every two seconds. */
-function reporter(context: Context): (progress: unknown) => void {
+function reporter(context: Context): (line: string) => void {
   let last = performance.now();
-  return (progress) => {
+  return (line) => {
     if (performance.now() - last < 2000) return;
     last = performance.now();
-    context.progress(typeof progress === 'string' ? progress : JSON.stringify(progress));
+    context.progress(line);
   };
 }
 
@@ -102,9 +75,9 @@ function textOf(
   failures: readonly (VerifyFailure & { replay: string })[],
   context: Context,
 ): string {
-  const { cases, failed, maxError, skipped, seed } = result;
-  const skips = Array.isArray(skipped) ? skipped.length : Number(skipped);
-  const summary = `${cases} cases, ${failed} failed, ${skips} skipped; largest error ${maxError.toExponential(1)}; seed ${seed}\n`;
+  const { cases, failed, maxError, skipped, notes, seed } = result;
+  const counts = `${cases} cases, ${failed} failed, ${skipped} skipped; largest error ${maxError.toExponential(1)}; seed ${seed}\n`;
+  const summary = counts + notes.map((note) => `  ${note}\n`).join('');
   if (failures.length === 0) return summary;
   const rows = failures
     .slice(0, shownFailures)

@@ -1,3 +1,4 @@
+export { allocateBits } from './allocateBits.js';
 export type {
   FieldBits,
   LowRankCodec,

@@ -117,6 +117,20 @@ export function defineScheme(scheme: Scheme): Scheme {
   checkRounds(quantizer.iterations, quantizer.seed, 'values[2]', refuse);
   if (![2, 3, 4, 8].includes(scheme.stream.bits))
     refuse('stream.bits', '2, 3, 4 or 8', scheme.stream.bits, 'Shard ships 8.');
+  if (typeof scheme.stream.levels !== 'function') {
+    refuse(
+      'stream.levels',
+      'a function of the head dimension',
+      scheme.stream.levels,
+      'Build the codec with defineCodec.',
+    );
+  }
+  for (const role of ['scale', 'code', 'value'] as const) {
+    const fn: unknown = scheme.stream.device?.[role];
+    if (typeof fn !== 'function') {
+      refuse(`stream.device.${role}`, "a function marked 'device'", fn, 'Build the codec with defineCodec.');
+    }
+  }
   return scheme;
 }
 

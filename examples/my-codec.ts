@@ -1,4 +1,4 @@
-import { clamp, defineCodec, defineScheme, f16, f32, floor, type Lookup, min, shard, type Static, u32 } from 'kvforge';
+import { clamp, defineCodec, defineScheme, f16, f32, floor, type Lookup, min, type Static, shard, u32 } from 'kvforge';
 
 /** The largest magnitude is the scale: int8 as everyone does it, in place of the Gaussian levels. */
 function largestMagnitude(_sumOfSquares: f32, maxAbs: f32): f32 {

@@ -308,6 +308,25 @@ export class KvCache {
     return this.#kernels.device.read(this.#buffers.cache, sequence * bytes, bytes);
   }
 
+  /**
+   * Puts a share that `readShare` gave, of a cache with the same kernels' geometry and capacity, into a sequence.
+   *
+   * @throws KvforgeError `invalid-input` when its size is another layout's
+   */
+  writeShare(sequence: number, share: Uint8Array, lengths: SequenceLengths): void {
+    this.#checkSequence(sequence);
+    if (share.byteLength !== this.#layout.bytes) {
+      throw new KvforgeError('invalid-input', {
+        at: 'share',
+        expected: `${this.#layout.bytes} bytes (this cache's layout)`,
+        received: String(share.byteLength),
+        hint: 'Open both caches with the same scheme, model and capacity.',
+      });
+    }
+    this.#kernels.device.write(this.#buffers.cache, share, sequence * this.#layout.bytes);
+    this.#writeRecord(sequence, lengths);
+  }
+
   /** Frees the device memory; the cache cannot be used afterwards. */
   release(): void {
     for (const buffer of Object.values(this.#buffers)) buffer.release();

@@ -30,7 +30,9 @@ async function present(): Promise<Map<string, string>> {
   const root = packagePath('generated');
   const entries = await readdir(root, { recursive: true, withFileTypes: true });
   const files = entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name));
-  return new Map(await Promise.all(files.map(async (file) => [relative(root, file), await readFile(file, 'utf8')] as const)));
+  return new Map(
+    await Promise.all(files.map(async (file) => [relative(root, file), await readFile(file, 'utf8')] as const)),
+  );
 }
 
 const update = process.argv.includes('--update');

@@ -21,7 +21,17 @@ interface Resources {
 async function compile(file: string, scratch: string): Promise<Record<string, Resources>> {
   const targets = architectures.flatMap((arch) => ['-gencode', `arch=${arch.replace('sm', 'compute')},code=${arch}`]);
   const output = join(scratch, `${basename(file)}.fatbin`);
-  const { stderr } = await run('nvcc', [...targets, '-fatbin', '-Werror', 'all-warnings', '-Xptxas', '-v', '-o', output, file]);
+  const { stderr } = await run('nvcc', [
+    ...targets,
+    '-fatbin',
+    '-Werror',
+    'all-warnings',
+    '-Xptxas',
+    '-v',
+    '-o',
+    output,
+    file,
+  ]);
   const resources: Record<string, Resources> = {};
   for (const block of stderr.split('Compiling entry function').slice(1)) {
     const number = (pattern: RegExp) => Number(pattern.exec(block)?.[1] ?? 0);
@@ -66,8 +76,14 @@ if (version === undefined) {
   }
 }
 
-async function report(nvcc: string, results: Readonly<Record<string, Readonly<Record<string, Resources>>>>): Promise<void> {
-  const table = new Table({ head: ['kernel', ...architectures.map((arch) => `${arch} registers / shared`)], style: { head: [], border: [], compact: true } });
+async function report(
+  nvcc: string,
+  results: Readonly<Record<string, Readonly<Record<string, Resources>>>>,
+): Promise<void> {
+  const table = new Table({
+    head: ['kernel', ...architectures.map((arch) => `${arch} registers / shared`)],
+    style: { head: [], border: [], compact: true },
+  });
   const sorted = Object.fromEntries(Object.entries(results).sort(([a], [b]) => a.localeCompare(b)));
   let spilled = 0;
   for (const [file, byArchitecture] of Object.entries(sorted)) {
@@ -84,7 +100,9 @@ async function report(nvcc: string, results: Readonly<Record<string, Readonly<Re
   const text = `${JSON.stringify({ nvcc, kernels: sorted }, null, 2)}\n`;
   if (process.argv.includes('--update')) await writeFile(record, text);
   else if ((await readFile(record, 'utf8').catch(() => '')) !== text) {
-    console.log(`differs from bench/resources.json; another nvcc than ${nvcc} may explain it, else run with --update and review`);
+    console.log(
+      `differs from bench/resources.json; another nvcc than ${nvcc} may explain it, else run with --update and review`,
+    );
   }
   console.log(`${Object.keys(sorted).length} kernels compiled for ${architectures.join(', ')}; ${spilled} with spills`);
 }

@@ -1,7 +1,7 @@
 import type { VectorQuantizer } from '../codec.js';
 import {
-  type f32,
   type FixedArray,
+  type f32,
   type Lookup,
   min,
   type Static,

@@ -3,8 +3,8 @@ import type { SequenceLayout } from '../../codegen/plan/layout.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import type { SequenceLengths } from '../record.js';
 import { readField, readSignedField } from './fields.js';
-import type { ShardParts } from './shard.js';
 import { emptyTensor, type HeadTensor, vectorAt } from './shapes.js';
+import type { ShardParts } from './shard.js';
 
 /**
  * Reads the codes of one sequence out of its share of the cache buffer, bit by bit, so that a kernel and the float64

@@ -1,6 +1,7 @@
 import { halfPrecisionBytes } from '../../codegen/plan/layout.js';
 import { KvCache } from '../cache.js';
 import type { LoadedKernels } from '../kernels.js';
+import type { SequenceLengths } from '../record.js';
 import { attend, attentionError } from '../reference/attention.js';
 import { headRows, vectorAt } from '../reference/shapes.js';
 import { decodeShard } from '../reference/shard.js';
@@ -20,33 +21,55 @@ export interface LayerResult {
   /** Allocated for one sequence. */
   readonly bytes: number;
   readonly fp16Bytes: number;
+  /** Zero when the codes came from another backend. */
   readonly encodeMs: number;
+  /** The backend that compressed the layer: this one, or the one whose codes it read. */
+  readonly codesFrom: string;
   readonly attendMs: number;
   /** Of the float64 reference that judges. */
   readonly referenceMs: number;
 }
 
-/** Compresses a layer on a device, attends its last query, and holds the result to the float64 reference. */
-export async function measureLayer(kernels: LoadedKernels, activations: LayerActivations): Promise<LayerResult> {
+/** A compressed layer, as one backend hands it to another. */
+export interface LayerCodes {
+  readonly from: string;
+  readonly share: Uint8Array;
+  readonly lengths: SequenceLengths;
+}
+
+/**
+ * Compresses a layer on a device, or takes the codes of another backend, attends its last query, and holds the result
+ * to the float64 reference.
+ */
+export async function measureLayer(
+  kernels: LoadedKernels,
+  activations: LayerActivations,
+  given?: LayerCodes,
+): Promise<{ readonly result: LayerResult; readonly codes: LayerCodes }> {
   const { geometry } = kernels;
   const { layer, tokens, exact, queries, visible } = activations;
   const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0 });
   try {
     const started = performance.now();
-    await cache.prefill(0, activations.keyBits, activations.valueBits, tokens);
+    if (given) cache.writeShare(0, given.share, given.lengths);
+    else await cache.prefill(0, activations.keyBits, activations.valueBits, tokens);
     const encoded = performance.now();
     const query = lastQuery(queries);
     const output = await cache.attend(query.bits);
     const attended = performance.now();
 
     const levels = Float32Array.from(geometry.scheme.stream.levels(geometry.headDim));
-    const share = await cache.readShare(0);
+    const codes = given ?? {
+      from: kernels.device.kind,
+      share: await cache.readShare(0),
+      lengths: await cache.lengths(0),
+    };
     const before = performance.now();
-    const decoded = decodeShard(unpackShare(geometry, cache.layout, share, await cache.lengths(0), levels));
+    const decoded = decodeShard(unpackShare(geometry, cache.layout, codes.share, codes.lengths, levels));
     const reference = referenceOutput(query.rows, decoded);
     const error = (keys: typeof exact, values: typeof exact) =>
       attentionError({ queries, exact, decoded: { keys: keys.keys, values: values.values }, visible });
-    return {
+    const result = {
       layer,
       maxError: largestDifference(output, reference),
       attentionError: error(decoded, decoded),
@@ -54,10 +77,12 @@ export async function measureLayer(kernels: LoadedKernels, activations: LayerAct
       valuesOnlyError: error(exact, decoded),
       bytes: cache.bytes,
       fp16Bytes: halfPrecisionBytes(geometry, tokens),
-      encodeMs: encoded - started,
+      encodeMs: given ? 0 : encoded - started,
+      codesFrom: codes.from,
       attendMs: attended - encoded,
       referenceMs: performance.now() - before,
     };
+    return { result, codes };
   } finally {
     cache.release();
   }

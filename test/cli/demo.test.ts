@@ -7,7 +7,7 @@ import type { BackendResult } from '../../runtime/report/results.js';
 import { cli, documentOf, errorOf, quietContext, temporaryFolder } from './support.js';
 
 function ran(backend: string, maxError: number, layers: readonly number[]): BackendResult {
-  const times = { encodeMs: 1000, attendMs: 10, referenceMs: 5 };
+  const times = { encodeMs: 1000, attendMs: 10, referenceMs: 5, codesFrom: 'stub' };
   const errors = { maxError, attentionError: 0.14, keysOnlyError: 0.12, valuesOnlyError: 0.08 };
   return {
     backend,

@@ -1,11 +1,20 @@
 import { expect, test, vi } from 'vitest';
 import { reportError } from '../../cli/output.js';
-import { type VerifyResult, type VerifyTools, verify } from '../../cli/verify.js';
+import { type VerifyTools, verify } from '../../cli/verify.js';
 import type { Device } from '../../runtime/device.js';
+import type { VerifyResult } from '../../runtime/verify/index.js';
 import { cli, errorOf, quietContext } from './support.js';
 
 const options = { model: 'smollm2-135m', device: 'emulator', cases: '12', seed: '7' };
-const passed: VerifyResult = { cases: 12, failed: 0, maxError: 3e-7, skipped: 1, seed: 7, failures: [] };
+const passed: VerifyResult = {
+  cases: 12,
+  failed: 0,
+  maxError: 3e-7,
+  skipped: 1,
+  notes: ['1 not made: prefill'],
+  seed: 7,
+  failures: [],
+};
 const failures = [{ case: 4, seed: 1234, what: 'attend', error: 0.25, bar: 2e-3 }];
 
 function stub(result: VerifyResult | Error) {
@@ -32,7 +41,7 @@ test('verify passes cases and seed on, and closes the device', async () => {
     { cases: 12, seed: 7 },
   ]);
   expect(json).toMatchObject({ ...passed, device: 'a stub', scheme: 'shard', model: 'smollm2-135m' });
-  expect(text).toBe('12 cases, 0 failed, 1 skipped; largest error 3.0e-7; seed 7\n');
+  expect(text).toBe('12 cases, 0 failed, 1 skipped; largest error 3.0e-7; seed 7\n  1 not made: prefill\n');
   expect(close).toHaveBeenCalledOnce();
 });
 

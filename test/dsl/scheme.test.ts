@@ -93,5 +93,11 @@ describe('defineScheme', () => {
     expect(refusal({ stream: { ...lloydMax({ bits: 8 }), bits: 5 } })).toMatchInlineSnapshot(
       `"stream.bits: expected 2, 3, 4 or 8, got 5. Shard ships 8."`,
     );
+    expect(refusal({ stream: { ...lloydMax({ bits: 8 }), levels: undefined } })).toMatchInlineSnapshot(
+      `"stream.levels: expected a function of the head dimension, got undefined. Build the codec with defineCodec."`,
+    );
+    expect(refusal({ stream: { ...lloydMax({ bits: 8 }), device: { scale: Math.max } } })).toMatchInlineSnapshot(
+      `"stream.device.code: expected a function marked 'device', got undefined. Build the codec with defineCodec."`,
+    );
   });
 });

@@ -6,7 +6,7 @@ import type { LoadedKernels } from '../../runtime/kernels.js';
 import { readRecord, type SequenceLengths, writeRecord } from '../../runtime/record.js';
 import { hadamard, nearestLevel, readField } from '../../runtime/reference/index.js';
 import { buildTables } from '../../runtime/tables.js';
-import { halfBits, halfValues, kinds, largestOf, numbers, untouched } from './draws.js';
+import { halfBits, halfValues, kinds, largestOf, numbers, untouched } from '../../runtime/verify/draws.js';
 import {
   asHalfBits,
   asWords,

@@ -4,7 +4,16 @@ import { uniformRandom } from '../../dsl/random.js';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
 import { normalFrom, seededRandom, topEigenvectors } from '../../runtime/reference/index.js';
-import { halfValues, type Kind, kinds, largestOf, numbers, strayWrites, untouched, worstDifference } from './draws.js';
+import {
+  halfValues,
+  type Kind,
+  kinds,
+  largestOf,
+  numbers,
+  strayWrites,
+  untouched,
+  worstDifference,
+} from '../../runtime/verify/draws.js';
 import {
   asFloats,
   asHalfBits,
@@ -184,10 +193,10 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
             {},
             { small, vectors: square, values: { bytes: rank * 4 }, order: { bytes: rank * 4 } },
           );
-          const vectors = asFloats(outputs['vectors']!);
-          const values = asFloats(outputs['values']!);
+          const vectors = asFloats(outputs.vectors!);
+          const values = asFloats(outputs.values!);
           expect(skew(vectors, rank)).toBeLessThanOrEqual(1e-5);
-          expect([...asWords(outputs['order']!)].sort((a, b) => a - b)).toEqual([...values.keys()]);
+          expect([...asWords(outputs.order!)].sort((a, b) => a - b)).toEqual([...values.keys()]);
           expect([...values]).toEqual([...values].sort((a, b) => b - a));
           const turned = product(small, vectors, rank);
           const stretched = Float64Array.from(vectors, (x, at) => x * values[at % rank]!);
@@ -212,11 +221,11 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
             {},
             { sequence: record, basis, vectors, cache: new Uint8Array(layout.bytes).fill(untouched), columns: tall },
           );
-          const columns = asFloats(outputs['columns']!);
+          const columns = asFloats(outputs.columns!);
           const expected = product(basis, vectors, rank);
           expect(worstDifference(columns, expected).by).toBeLessThanOrEqual(1e-5 * largestOf(expected));
 
-          const cache = outputs['cache']!;
+          const cache = outputs.cache!;
           const parts = layout.parts.filter(({ name }) => name === 'keyBasis' || name === 'keyBasisScales');
           expect(strayWrites(cache, parts)).toEqual([]);
           const scales = halfValues(asHalfBits(partBytes(layout, cache, 'keyBasisScales')));
@@ -247,11 +256,11 @@ describe.each(deviceNames)('basis on %s', (deviceName) => {
       const small = await run('basis_ritz', { basis, product: multiplied, small: square }, 'small');
       const lengths = { values: { bytes: rank * 4 }, order: { bytes: rank * 4 } };
       const jacobi = await runKernel(kernels, 'basis_jacobi', {}, { small, vectors: square, ...lengths });
-      const vectors = asFloats(jacobi['vectors']!);
+      const vectors = asFloats(jacobi.vectors!);
       const { layout, record } = promptSetting(g, g.scheme.sinks + g.scheme.window);
       const cache = { bytes: layout.bytes };
       const columns = await run('basis_store', { sequence: record, basis, vectors, cache, columns: tall }, 'columns');
-      return { columns, values: asFloats(jacobi['values']!) };
+      return { columns, values: asFloats(jacobi.values!) };
     }
 
     /** Variance along each column, q^T G q, in float64. */

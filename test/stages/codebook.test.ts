@@ -15,7 +15,7 @@ import {
   strayWrites,
   untouched,
   worstDifference,
-} from './draws.js';
+} from '../../runtime/verify/draws.js';
 import {
   asFloats,
   asHalfBits,

@@ -15,7 +15,7 @@ import {
   vectorAt,
 } from '../../runtime/reference/index.js';
 import { buildTables } from '../../runtime/tables.js';
-import { halfBits, halfValues, type Kind, kinds, largestOf, lengths, numbers } from './draws.js';
+import { halfBits, halfValues, type Kind, kinds, largestOf, lengths, numbers } from '../../runtime/verify/draws.js';
 import { asHalfBits, cases, deviceNames, geometry, load, openDevice, partBytes, runKernel } from './harness.js';
 
 describe.each(deviceNames)('decompress on %s', (deviceName) => {

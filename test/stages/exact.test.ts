@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
-import { draws, halfBits, lengths, numbers, strayWrites, untouched } from './draws.js';
+import { draws, halfBits, lengths, numbers, strayWrites, untouched } from '../../runtime/verify/draws.js';
 import { asHalfBits, cases, deviceNames, geometry, load, openDevice, promptSetting, runKernel } from './harness.js';
 
 describe.each(deviceNames)('exact on %s', (deviceName) => {

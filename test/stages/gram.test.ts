@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
-import { draws, largestOf, lengths, numbers, worstDifference } from './draws.js';
+import { draws, largestOf, lengths, numbers, worstDifference } from '../../runtime/verify/draws.js';
 import { asFloats, cases, deviceNames, geometry, load, openDevice, promptSetting, runKernel } from './harness.js';
 
 const RUNS = 24;
@@ -37,7 +37,7 @@ describe.each(deviceNames)('second moments on %s', (deviceName) => {
             { middleTokens: middle },
             { sequence: record, plain, mean, gram: { bytes: g.width * g.width * 4 } },
           );
-          const gram = asFloats(outputs['gram']!);
+          const gram = asFloats(outputs.gram!);
 
           const expected = new Float64Array(g.width * g.width);
           const centred = Float64Array.from(plain, (x, at) => x - mean[at % g.width]!);

@@ -13,7 +13,7 @@ import {
   strayWrites,
   untouched,
   worstDifference,
-} from './draws.js';
+} from '../../runtime/verify/draws.js';
 import {
   asFloats,
   asHalfBits,
@@ -72,8 +72,8 @@ describe.each(deviceNames)('coefficients on %s', (deviceName) => {
               partial_maxima: { bytes: tiles * g.rank * 4 },
             },
           );
-          const coefficients = asFloats(outputs['coefficients']!).subarray(0, middle * g.rank);
-          const maxima = asFloats(outputs['partial_maxima']!).subarray(0, tiles * g.rank);
+          const coefficients = asFloats(outputs.coefficients!).subarray(0, middle * g.rank);
+          const maxima = asFloats(outputs.partial_maxima!).subarray(0, tiles * g.rank);
 
           const expected = new Float64Array(middle * g.rank);
           const largest = new Float64Array(tiles * g.rank);
@@ -115,8 +115,8 @@ describe.each(deviceNames)('coefficients on %s', (deviceName) => {
               scales: { bytes: g.rank * 4 },
             },
           );
-          const scales = asFloats(outputs['scales']!);
-          const cache = outputs['cache']!;
+          const scales = asFloats(outputs.scales!);
+          const cache = outputs.cache!;
           expect(halfValues(asHalfBits(partBytes(layout, cache, 'keyScales'))).slice(0, g.rank)).toEqual(
             Float64Array.from(scales),
           );
@@ -153,7 +153,7 @@ describe.each(deviceNames)('coefficients on %s', (deviceName) => {
             { middleTokens: middle },
             { sequence: record, coefficients, scales, cache: new Uint8Array(layout.bytes).fill(untouched) },
           );
-          const cache = outputs['cache']!;
+          const cache = outputs.cache!;
           expect(strayWrites(cache, [layout.parts.find(({ name }) => name === 'keyCodes')!])).toEqual([]);
           const rows = partBytes(layout, cache, 'keyCodes');
           for (let token = 0; token < middle; token++) {

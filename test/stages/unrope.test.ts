@@ -13,7 +13,7 @@ import {
   strayWrites,
   untouched,
   worstDifference,
-} from './draws.js';
+} from '../../runtime/verify/draws.js';
 import {
   asFloats,
   asHalfBits,
@@ -61,8 +61,8 @@ describe.each(deviceNames)('keys before RoPE on %s', (deviceName) => {
           partial_sums: { bytes: tiles * g.width * 4 },
         },
       );
-      const plain = asFloats(outputs['plain']!).subarray(0, middle * g.width);
-      const sums = asFloats(outputs['partial_sums']!).subarray(0, tiles * g.width);
+      const plain = asFloats(outputs.plain!).subarray(0, middle * g.width);
+      const sums = asFloats(outputs.partial_sums!).subarray(0, tiles * g.width);
       return { layout, record, keys, tokens, middle, tiles, plain, sums };
     }
 
@@ -118,8 +118,8 @@ describe.each(deviceNames)('keys before RoPE on %s', (deviceName) => {
               mean: { bytes: g.width * 4 },
             },
           );
-          const mean = asFloats(outputs['mean']!);
-          const cache = outputs['cache']!;
+          const mean = asFloats(outputs.mean!);
+          const cache = outputs.cache!;
           expect(halfValues(asHalfBits(partBytes(layout, cache, 'keyMean')))).toEqual(Float64Array.from(mean));
           expect(strayWrites(cache, [layout.parts.find(({ name }) => name === 'keyMean')!])).toEqual([]);
           for (let channel = 0; channel < g.width; channel++) {

@@ -1,23 +1,23 @@
 import fc from 'fast-check';
-import { layoutSequence, type PartName } from '../../codegen/plan/layout.js';
+import { layoutSequence, type SequenceLayout } from '../../codegen/plan/layout.js';
 import type { Geometry } from '../../dsl/geometry.js';
-import { writeRecord } from '../../runtime/record.js';
+import { type SequenceLengths, writeRecord } from '../record.js';
 import {
   attend,
   type Cache,
   decodeShard,
   emptyTensor,
-  type HeadTensor,
   headRows,
   normalFrom,
   type ShardParts,
   seededRandom,
   toHalf,
   vectorAt,
-  writeField,
-} from '../../runtime/reference/index.js';
-import { buildTables } from '../../runtime/tables.js';
+} from '../reference/index.js';
+import { buildTables } from '../tables.js';
 import { halfBits } from './draws.js';
+import { packParts } from './packParts.js';
+import { streamValues } from './streamValues.js';
 
 /** One sequence with codes of random content: what a kernel reads depends on nothing else. */
 export interface SequenceDraw {
@@ -47,7 +47,8 @@ const length = (most: number) =>
     fc.integer({ min: 0, max: most }),
   );
 
-export function attendDraws(g: Geometry): fc.Arbitrary<AttendDraw> {
+/** @param mostReach largest score drawn, in natural units */
+export function attendDraws(g: Geometry, mostReach = 40): fc.Arbitrary<AttendDraw> {
   const { sinks, window } = g.scheme;
   const sequence = fc.record({
     sinks: length(sinks),
@@ -57,7 +58,7 @@ export function attendDraws(g: Geometry): fc.Arbitrary<AttendDraw> {
     windowStart: fc.integer({ min: 0, max: window - 1 }),
     spare: fc.integer({ min: 0, max: 3 }),
     splits: fc.integer({ min: 1, max: 8 }),
-    reach: fc.constantFrom(0, 0.01, 1, 10, 40),
+    reach: fc.constantFrom(...[0, 0.01, 1, 10, 40].filter((reach) => reach <= mostReach)),
     aligned: fc.boolean(),
   });
   return fc.record({ sequences: fc.array(sequence, { minLength: 1, maxLength: 3 }), seed: fc.nat({ max: 0xffff }) });
@@ -70,6 +71,17 @@ export interface AttendSetting {
   readonly tables: Float32Array;
   /** [sequences][heads][head dim], in float64 from the same codes. */
   readonly expected: Float64Array;
+  readonly sequences: readonly SequenceSetting[];
+}
+
+/** One sequence of a setting. */
+export interface SequenceSetting {
+  readonly layout: SequenceLayout;
+  readonly lengths: SequenceLengths;
+  /** Its bytes of the cache. */
+  readonly share: Uint8Array;
+  /** What its codes stand for. */
+  readonly decoded: Cache;
 }
 
 /** The device memory of a draw, and what attention over it is. Bytes that no kernel may read are 0xff: NaN. */
@@ -84,6 +96,7 @@ export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): Att
   const query = new Uint16Array(sequences.length * g.heads * g.headDim);
   const expected = new Float64Array(query.length);
   const longest = Math.max(...sequences.map(({ sinks, middle, stream, window }) => sinks + middle + stream + window));
+  const settings: SequenceSetting[] = [];
   let base = guard;
   sequences.forEach((draw, index) => {
     const layout = layouts[index]!;
@@ -97,10 +110,10 @@ export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): Att
       promptTokens: draw.sinks + draw.middle + draw.window,
     };
     records.set(writeRecord(layout, base, lengths), index * 64);
-    for (const [name, bytes] of packedParts(g, draw, parts)) {
-      cache.set(bytes, base + layout.parts.find((part) => part.name === name)!.offset);
-    }
+    const share = cache.subarray(base, base + layout.bytes);
+    packParts(g, layout, { ...parts, windowStart: draw.windowStart }, share);
     const decoded = decodeShard(parts);
+    settings.push({ layout, lengths, share, decoded });
     for (let head = 0; head < g.heads; head++) {
       const kvHead = Math.floor(head / g.groupSize);
       const q = drawQuery(draw, decoded, kvHead, random);
@@ -111,7 +124,7 @@ export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): Att
     }
     base += layout.bytes + guard;
   });
-  return { records, cache, query, tables: buildTables(g, longest), expected };
+  return { records, cache, query, tables: buildTables(g, longest), expected, sequences: settings };
 }
 
 function drawParts(
@@ -167,16 +180,16 @@ function drawParts(
       keyNorms: streamNorms(true),
       // Were the token of nearly all weight zero, the output would be the others', whose weights f16 does not hold.
       valueNorms: streamNorms(reach <= 1),
-      // The table is the codec's; whether it is a good one is for the codec's own tests.
-      levels: Float64Array.from(g.scheme.stream.levels(g.headDim)),
+      // Whether it is a good table is for the codec's own tests.
+      levels: streamValues(g),
     },
     window: exact(window),
   };
 }
 
 /** A query whose largest score has the drawn magnitude, as far as f16 holds it. */
-function drawQuery(
-  { reach, aligned }: SequenceDraw,
+export function drawQuery(
+  { reach, aligned }: Pick<SequenceDraw, 'reach' | 'aligned'>,
   { keys }: Cache,
   kvHead: number,
   random: () => number,
@@ -193,73 +206,4 @@ function drawQuery(
   }
   const factor = largest === 0 ? 1 : reach / largest;
   return direction.map((x) => toHalf(x * factor));
-}
-
-function* packedParts(g: Geometry, draw: SequenceDraw, parts: ShardParts): Generator<readonly [PartName, Uint8Array]> {
-  const { sinks, middle, stream, window } = parts;
-  yield ['sinkKeys', halfBytes(tokenMajor(sinks.keys))];
-  yield ['sinkValues', halfBytes(tokenMajor(sinks.values))];
-  yield ['windowKeys', ring(g, draw, tokenMajor(window.keys))];
-  yield ['windowValues', ring(g, draw, tokenMajor(window.values))];
-  const keyCodes = new Uint8Array(middle.tokens * g.keyRowWords * 4);
-  for (let token = 0; token < middle.tokens; token++) {
-    for (const { firstComponent, components, bits, firstWord } of g.keyGroups) {
-      for (let i = 0; i < components && bits > 0; i++) {
-        const code = middle.coefficientCodes[token * g.rank + firstComponent + i]!;
-        const offset = (token * g.keyRowWords + firstWord) * 32 + i * bits;
-        writeField(keyCodes, { offset, width: bits }, code + 2 ** (bits - 1));
-      }
-    }
-  }
-  yield ['keyCodes', keyCodes];
-  yield ['keyScales', halfBytes(middle.coefficientScales)];
-  yield ['keyBasis', new Uint8Array(middle.basisCodes.buffer)];
-  yield ['keyBasisScales', halfBytes(middle.basisScales)];
-  yield ['keyMean', halfBytes(middle.mean)];
-  yield ['valueCodes', Uint8Array.from(middle.valueCodes)];
-  yield ['codebook', halfBytes(middle.codebook)];
-  yield ['channelMax', halfBytes(middle.channelMax)];
-  yield ['streamKeyCodes', streamRows(g, stream.keyCodes)];
-  yield ['streamValueCodes', streamRows(g, stream.valueCodes)];
-  yield ['streamKeyNorms', normRows(g, stream.keyNorms)];
-  yield ['streamValueNorms', normRows(g, stream.valueNorms)];
-}
-
-function halfBytes(values: ArrayLike<number>): Uint8Array {
-  return new Uint8Array(halfBits(values).buffer);
-}
-
-function tokenMajor({ heads, tokens, channels, data }: HeadTensor): Float64Array {
-  return Float64Array.from(data, (_, i) => {
-    const token = Math.floor(i / (heads * channels));
-    const head = Math.floor(i / channels) % heads;
-    return data[(head * tokens + token) * channels + (i % channels)]!;
-  });
-}
-
-/** The ring of window slots, NaN where no token is. */
-function ring(g: Geometry, { windowStart }: SequenceDraw, rows: Float64Array): Uint8Array {
-  const slots = new Float64Array(g.scheme.window * g.width).fill(Number.NaN);
-  for (let token = 0; token * g.width < rows.length; token++) {
-    const slot = (windowStart + token) % g.scheme.window;
-    slots.set(rows.subarray(token * g.width, (token + 1) * g.width), slot * g.width);
-  }
-  return halfBytes(slots);
-}
-
-function streamRows(g: Geometry, codes: Uint16Array): Uint8Array {
-  const bytes = new Uint8Array((codes.length / g.headDim) * g.streamWords * 4);
-  codes.forEach((code, i) => {
-    const offset = Math.floor(i / g.headDim) * g.streamWords * 32 + (i % g.headDim) * g.streamBits;
-    writeField(bytes, { offset, width: g.streamBits }, code);
-  });
-  return bytes;
-}
-
-function normRows(g: Geometry, norms: Float64Array): Uint8Array {
-  const rows = new Float64Array((norms.length / g.kvHeads) * g.normWords * 2);
-  norms.forEach((norm, i) => {
-    rows[Math.floor(i / g.kvHeads) * g.normWords * 2 + (i % g.kvHeads)] = norm;
-  });
-  return halfBytes(rows);
 }

@@ -1,6 +1,6 @@
 import { getFloat16, setFloat16 } from '@petamoriken/float16';
 import fc from 'fast-check';
-import { normalFrom, seededRandom } from '../../runtime/reference/index.js';
+import { normalFrom, seededRandom } from '../reference/index.js';
 
 /** Shapes of data that kernels get wrong: flat, tiny, huge, repeated, and dominated by one channel. */
 export const kinds = [
@@ -82,6 +82,21 @@ export function worstDifference(actual: ArrayLike<number>, expected: ArrayLike<n
   for (let at = 0; at < expected.length; at++) {
     const by = Math.abs(actual[at]! - expected[at]!);
     if (!(by <= worst.by)) worst = { at, by: Number.isNaN(by) ? Infinity : by };
+  }
+  return worst;
+}
+
+export type Floats = Float32Array | Float64Array;
+
+/** The worst error of every `length` numbers over their largest magnitude, and its place; zeros must be zeros. */
+export function worstError(output: Floats, expected: Floats, length: number): { at: number; by: number } {
+  let worst = { at: -1, by: 0 };
+  for (let start = 0; start < expected.length; start += length) {
+    const judge = expected.subarray(start, start + length);
+    const { at, by } = worstDifference(output.subarray(start, start + length), judge);
+    const largest = largestOf(judge);
+    const error = largest > 0 ? by / largest : by === 0 ? 0 : Number.POSITIVE_INFINITY;
+    if (error > worst.by) worst = { at: start + at, by: error };
   }
   return worst;
 }

@@ -1,0 +1,47 @@
+import type { Geometry } from '../../dsl/geometry.js';
+import { partialWords } from '../../dsl/stages/attend.js';
+import type { LoadedKernels } from '../kernels.js';
+import type { AttendDraw, AttendSetting } from './attendDraws.js';
+import { asFloats, runKernel } from './run.js';
+
+/** Rows in an order of their own, each with the splits of its sequence, side by side. */
+function workOf(g: Geometry, { sequences, seed }: AttendDraw): Uint32Array {
+  const rows = sequences.flatMap(({ splits }, sequence) =>
+    Array.from({ length: g.kvHeads }, (_, kvHead) => ({ sequence, kvHead, splits })),
+  );
+  const turned = rows.map((_, i) => rows[(i + seed) % rows.length]!);
+  return Uint32Array.from(
+    turned.flatMap(({ sequence, kvHead, splits }) =>
+      Array.from({ length: splits }, (_, split) => [sequence, kvHead, split, splits]).flat(),
+    ),
+  );
+}
+
+export interface Attended {
+  readonly output: Float32Array;
+  readonly counters: Uint32Array;
+}
+
+/** Attention over a drawn setting, in buffers of its own; counters as the kernel left them, zero where it has none. */
+export async function attendOn(kernels: LoadedKernels, draw: AttendDraw, setting: AttendSetting): Promise<Attended> {
+  const g = kernels.geometry;
+  const work = workOf(g, draw);
+  const workItems = work.length / 4;
+  const counters = new Uint32Array(draw.sequences.length * g.kvHeads);
+  const inputs = {
+    sequences: setting.records,
+    work,
+    cache: setting.cache,
+    query: setting.query,
+    tables: setting.tables,
+    partials: { bytes: workItems * partialWords(g) * 4 },
+  };
+  const output = { bytes: setting.expected.length * 4 };
+  if (kernels.device.target === 'cuda') {
+    const results = await runKernel(kernels, 'attend', { workItems }, { ...inputs, output, counters });
+    return { output: asFloats(results.output!), counters: new Uint32Array(results.counters!.buffer) };
+  }
+  const { partials } = await runKernel(kernels, 'attend', { workItems }, inputs);
+  const merged = await runKernel(kernels, 'attend_merge', { workItems }, { work, partials: partials!, output });
+  return { output: asFloats(merged.output!), counters };
+}

@@ -1,0 +1,127 @@
+import fc from 'fast-check';
+import type { Geometry } from '../../dsl/geometry.js';
+import { seededRandom } from '../reference/index.js';
+import { type AttendDraw, attendDraws } from './attendDraws.js';
+import { type Kind, kinds } from './draws.js';
+
+/** How a cache is attended after it was written. */
+export interface QueryDraw {
+  readonly splits: number;
+  readonly reach: number;
+  readonly aligned: boolean;
+}
+
+/** Tokens appended to sequences that are empty, hold a prompt, or hold drawn codes. */
+export interface AppendDraw {
+  readonly start: 'empty' | 'prompt' | 'codes';
+  /** Prompt tokens by sequence, where the start is a prompt. */
+  readonly prompts: readonly number[];
+  /** One sequence, where the start is codes. */
+  readonly codes: AttendDraw;
+  readonly appended: number;
+  readonly kind: Kind;
+  readonly seed: number;
+  readonly query: QueryDraw;
+}
+
+export interface PrefillDraw {
+  readonly tokens: number;
+  readonly keys: Kind;
+  readonly values: Kind;
+  readonly seed: number;
+  readonly query: QueryDraw;
+}
+
+export type CaseDraw =
+  | { readonly kind: 'attend' | 'decompress'; readonly draw: AttendDraw }
+  | { readonly kind: 'append'; readonly draw: AppendDraw }
+  | { readonly kind: 'prefill'; readonly draw: PrefillDraw };
+
+/** Above this width a software device takes minutes for a prefill. */
+export const wideWidth = 256;
+const longestFill = 160;
+
+/**
+ * The case of a seed, and of nothing else.
+ *
+ * @param mostReach largest score drawn, in natural units
+ */
+export function drawCase(g: Geometry, seed: number, mostReach: number): CaseDraw {
+  // Neighbouring seeds give a small generator neighbouring numbers, so they are mixed first.
+  const mixed = Math.floor(seededRandom(seed)() * 2 ** 32) | 0;
+  return fc.sample(caseDraws(g, mostReach), { numRuns: 1, seed: mixed })[0]!;
+}
+
+function caseDraws(g: Geometry, mostReach: number): fc.Arbitrary<CaseDraw> {
+  const wide = g.width > wideWidth;
+  const of = <K extends CaseDraw['kind'], T>(kind: K, arbitrary: fc.Arbitrary<T>) =>
+    arbitrary.map((draw) => ({ kind, draw }));
+  const codes = attendDraws(g, mostReach);
+  return fc.oneof(
+    { weight: wide ? 56 : 40, arbitrary: of('attend', codes) },
+    { weight: 17, arbitrary: of('decompress', codes) },
+    { weight: 25, arbitrary: of('append', appendDraws(g, mostReach, wide)) },
+    { weight: wide ? 2 : 18, arbitrary: of('prefill', prefillDraws(g, mostReach)) },
+  );
+}
+
+function queryDraws(mostReach: number): fc.Arbitrary<QueryDraw> {
+  return fc.record({
+    splits: fc.integer({ min: 1, max: 8 }),
+    reach: fc.constantFrom(...[0, 0.01, 1, 10, 40].filter((reach) => reach <= mostReach)),
+    aligned: fc.boolean(),
+  });
+}
+
+function appendDraws(g: Geometry, mostReach: number, wide: boolean): fc.Arbitrary<AppendDraw> {
+  const { sinks, window } = g.scheme;
+  const fills = window <= longestFill;
+  const starts = (['codes', 'empty', 'prompt'] as const).filter((start) => start !== 'prompt' || !wide);
+  const few = fc.integer({ min: 1, max: 6 });
+  return fc.constantFrom(...starts).chain((start) =>
+    fc.record({
+      start: fc.constant(start),
+      prompts: fc.array(
+        fc.oneof(
+          fc.constantFrom(1, sinks + 1, sinks + window - 1, sinks + window),
+          fc.integer({ min: 1, max: sinks + window + 5 }),
+        ),
+        { minLength: 1, maxLength: 2 },
+      ),
+      codes: attendDraws(g, mostReach).chain(({ sequences: [first], seed }) =>
+        // A full window, mostly, so that tokens enter the stream.
+        fc.oneof(fc.constant(window), fc.constant(window), fc.constant(first!.window)).map((tokens) => ({
+          sequences: [{ ...first!, window: tokens }],
+          seed,
+        })),
+      ),
+      appended:
+        start === 'empty' && fills
+          ? fc.oneof(
+              few,
+              few.map((tokens) => window + tokens - 1),
+            )
+          : few,
+      kind: fc.constantFrom(...kinds),
+      seed: fc.nat({ max: 0xffff }),
+      query: queryDraws(mostReach),
+    }),
+  );
+}
+
+function prefillDraws(g: Geometry, mostReach: number): fc.Arbitrary<PrefillDraw> {
+  const { sinks, window } = g.scheme;
+  const exact = sinks + window;
+  const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48].map((middle) => exact + middle);
+  return fc.record({
+    tokens: fc.oneof(
+      { weight: 1, arbitrary: fc.constantFrom(0, 1, sinks, ...edges.slice(0, 3)) },
+      { weight: 2, arbitrary: fc.constantFrom(...edges.slice(2)) },
+      { weight: 3, arbitrary: fc.integer({ min: exact, max: exact + 52 }) },
+    ),
+    keys: fc.constantFrom(...kinds),
+    values: fc.constantFrom(...kinds),
+    seed: fc.nat({ max: 0xffff }),
+    query: queryDraws(mostReach),
+  });
+}

@@ -1,0 +1,47 @@
+import type { LoadedKernels } from '../kernels.js';
+import { type AttendDraw, attendSetting } from './attendDraws.js';
+import { attendOn } from './attendOn.js';
+import { type Bench, checkAttended, checkDecompressed } from './held.js';
+import { asHalfBits, runKernel } from './run.js';
+
+/** Attention over codes of random content. */
+export async function attendCase(kernels: LoadedKernels, draw: AttendDraw, { judge, bar }: Bench): Promise<void> {
+  const setting = attendSetting(kernels.geometry, draw);
+  const { output, counters } = await attendOn(kernels, draw, setting);
+  const where = (index: number) => {
+    const { sinks, middle, stream, window, splits, reach } = draw.sequences[index]!;
+    const tokens = `${sinks} + ${middle} + ${stream} + ${window} tokens`;
+    return `sequence ${index} (${tokens}, ${splits} splits, scores to ${reach})`;
+  };
+  checkAttended(kernels.geometry, output, setting.expected, where, { judge, bar });
+  judge.check(
+    'attend: counters that are not zero again',
+    counters.reduce((sum, count) => sum + (count === 0 ? 0 : 1), 0),
+    0,
+  );
+}
+
+/** Decompression of the same codes. */
+export async function decompressCase(kernels: LoadedKernels, draw: AttendDraw, { judge }: Bench): Promise<void> {
+  const g = kernels.geometry;
+  const setting = attendSetting(g, draw);
+  for (const [index, { decoded }] of setting.sequences.entries()) {
+    const { tokens } = decoded.keys;
+    if (tokens === 0) continue;
+    const bytes = tokens * g.width * 2;
+    const outputs = await runKernel(
+      kernels,
+      'decompress',
+      { tokens },
+      {
+        sequence: setting.records.slice(index * 64, (index + 1) * 64),
+        cache: setting.cache,
+        tables: setting.tables,
+        keys: { bytes },
+        values: { bytes },
+      },
+    );
+    const actual = { keys: asHalfBits(outputs.keys!), values: asHalfBits(outputs.values!) };
+    checkDecompressed(g, actual, decoded, `sequence ${index}`, judge);
+  }
+}

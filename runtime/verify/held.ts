@@ -1,0 +1,139 @@
+import type { Geometry } from '../../dsl/geometry.js';
+import type { KvCache } from '../cache.js';
+import type { SequenceLengths } from '../record.js';
+import {
+  attend,
+  type Cache,
+  decodeShard,
+  type HeadTensor,
+  headRows,
+  type ShardParts,
+  seededRandom,
+} from '../reference/index.js';
+import { unpackShare } from '../reference/unpackShare.js';
+import { drawQuery } from './attendDraws.js';
+import type { QueryDraw } from './caseDraws.js';
+import { halfBits, halfValues, largestOf, worstError } from './draws.js';
+import { clampToHalf, type Judge } from './judge.js';
+import { streamValues } from './streamValues.js';
+
+/** What every case needs beside its draw. */
+export interface Bench {
+  readonly judge: Judge;
+  /** Largest error of an attention output, over its largest magnitude. */
+  readonly bar: number;
+  /** The kernels hold decoded keys and values as f16, which saturates. */
+  readonly halves: boolean;
+}
+
+/** What a sequence of a cache holds, and what it stands for in float64. */
+export interface Held {
+  readonly lengths: SequenceLengths;
+  readonly share: Uint8Array;
+  readonly parts: ShardParts;
+  readonly decoded: Cache;
+}
+
+export async function readHeld(cache: KvCache, sequence: number): Promise<Held> {
+  const lengths = await cache.lengths(sequence);
+  const share = await cache.readShare(sequence);
+  const g = cache.geometry;
+  const parts = unpackShare(g, cache.layout, share, lengths, streamValues(g));
+  return { lengths, share, parts, decoded: decodeShard(parts) };
+}
+
+/** Attention of drawn queries over all sequences, and the decompressed tokens, against float64 on the same codes. */
+export async function checkReads(
+  cache: KvCache,
+  held: readonly Held[],
+  { query, seed }: { readonly query: QueryDraw; readonly seed: number },
+  bench: Bench,
+): Promise<void> {
+  const g = cache.geometry;
+  const { judge, bar } = bench;
+  for (const [sequence, { decoded }] of held.entries()) {
+    checkDecompressed(g, await cache.decompress(sequence), decoded, `sequence ${sequence}`, judge);
+  }
+  if (bench.halves && held.some(({ decoded }) => beyondHalf(decoded))) {
+    judge.skip('attention in f16 over tokens that decode beyond 65504, where it saturates');
+    return;
+  }
+  const random = seededRandom(seed);
+  const bits = new Uint16Array(held.length * g.heads * g.headDim);
+  const expected = new Float64Array(bits.length);
+  for (const [sequence, { decoded }] of held.entries()) {
+    for (let head = 0; head < g.heads; head++) {
+      const kvHead = Math.floor(head / g.groupSize);
+      const q = drawQuery(query, decoded, kvHead, random);
+      const at = (sequence * g.heads + head) * g.headDim;
+      bits.set(halfBits(q), at);
+      const [keys, values] = [headRows(decoded.keys, kvHead), headRows(decoded.values, kvHead)];
+      expected.set(attend({ query: q, keys, values }).output, at);
+    }
+  }
+  const output = await cache.attend(bits, query.splits);
+  checkAttended(g, output, expected, (sequence) => `${query.splits} splits, sequence ${sequence}`, { judge, bar });
+}
+
+/** @param expected [sequences][heads][head dim] */
+export function checkAttended(
+  g: Geometry,
+  output: Float32Array,
+  expected: Float64Array,
+  where: (sequence: number) => string,
+  { judge, bar }: { readonly judge: Judge; readonly bar: number },
+): void {
+  const row = g.heads * g.headDim;
+  for (let sequence = 0; sequence * row < expected.length; sequence++) {
+    const judged = expected.subarray(sequence * row, (sequence + 1) * row);
+    const { at, by } = worstError(output.subarray(sequence * row, (sequence + 1) * row), judged, row);
+    const place = `${where(sequence)}, head ${Math.floor(at / g.headDim)}, channel ${at % g.headDim}`;
+    judge.output(`attend: ${place}`, by, bar);
+  }
+}
+
+/** Decompressed tokens against the reference: f16 rounding, and values past the largest half saturate. */
+export function checkDecompressed(
+  g: Geometry,
+  actual: { readonly keys: Uint16Array; readonly values: Uint16Array },
+  decoded: Cache,
+  where: string,
+  judge: Judge,
+): void {
+  for (const name of ['keys', 'values'] as const) {
+    const { tokens, data } = decoded[name];
+    const expected = data.map(clampToHalf);
+    const { at, by } = worstError(halfValues(actual[name].subarray(0, data.length)), expected, data.length || 1);
+    judge.check(`decompress, ${name}: ${where}, ${placeOf(g, tokens, at)}`, by, 2e-3);
+  }
+}
+
+function placeOf(g: Geometry, tokens: number, at: number): string {
+  const vector = Math.floor(at / g.headDim);
+  return `KV head ${Math.floor(vector / tokens)}, token ${vector % tokens}, channel ${at % g.headDim}`;
+}
+
+/** Tokens that are kept as they are: a single different bit fails. */
+export function checkExact(
+  g: Geometry,
+  segment: HeadTensor,
+  tokenAt: (token: number) => Float64Array,
+  where: string,
+  judge: Judge,
+): void {
+  for (let head = 0; head < segment.heads; head++) {
+    for (let token = 0; token < segment.tokens; token++) {
+      const start = (head * segment.tokens + token) * g.headDim;
+      const exact = tokenAt(token).subarray(head * g.headDim, (head + 1) * g.headDim);
+      const channel = exact.findIndex((x, i) => !Object.is(x, segment.data[start + i]!));
+      if (channel < 0) continue;
+      const error = Math.abs(exact[channel]! - segment.data[start + channel]!);
+      judge.check(`${where}, KV head ${head}, token ${token}, channel ${channel}`, error || Number.MIN_VALUE, 0);
+      return;
+    }
+  }
+}
+
+export function beyondHalf({ keys, values }: Cache): boolean {
+  return Math.max(largestOf(keys.data), largestOf(values.data)) > 65504;
+}

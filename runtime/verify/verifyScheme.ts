@@ -1,0 +1,123 @@
+import { defaultTargets, type GeneratedKernels, generate } from '../../codegen/generate.js';
+import { KvforgeError } from '../../dsl/errors.js';
+import type { ModelShape } from '../../dsl/model.js';
+import type { Scheme } from '../../dsl/scheme.js';
+import type { Device } from '../device.js';
+import { LoadedKernels } from '../kernels.js';
+import { appendCase } from './appendCase.js';
+import { type CaseDraw, drawCase, wideWidth } from './caseDraws.js';
+import { attendCase, decompressCase } from './codeCases.js';
+import type { Bench } from './held.js';
+import { type Check, Judge } from './judge.js';
+import { prefillCase } from './prefillCase.js';
+import { Tap } from './tap.js';
+
+export interface VerifyOptions {
+  readonly cases: number;
+  /** Of the first case; every next case has the next seed. */
+  readonly seed: number;
+  readonly onProgress?: (line: string) => void;
+  /** Texts to verify; generated for the device's default target if left out. */
+  readonly generated?: GeneratedKernels;
+}
+
+/** A check that failed. */
+export interface VerifyFailure extends Check {
+  readonly case: number;
+  /** With one case, this seed gives the same check again. */
+  readonly seed: number;
+}
+
+export interface VerifyResult {
+  readonly cases: number;
+  /** Cases with at least one failure. */
+  readonly failed: number;
+  /** Largest error of an attention output, over its largest magnitude. */
+  readonly maxError: number;
+  /** Checks that were not made. */
+  readonly skipped: number;
+  /** Why, with their number. */
+  readonly notes: readonly string[];
+  readonly seed: number;
+  readonly failures: readonly VerifyFailure[];
+}
+
+export type VerifyScheme = typeof verifyScheme;
+
+/** Prefills of a wide model in one run. */
+const mostWide = 2;
+/** Faults that are the kernels'; any other ends the run. */
+const kernelFaults: readonly string[] = ['kernel-fault', 'does-not-fit', 'check-failed'];
+
+/**
+ * Holds the kernels of a scheme to the float64 reference on drawn cases: attention, decompression, appended tokens and
+ * whole prompts. A failure is data; a case depends on its seed alone.
+ *
+ * @throws KvforgeError `device-lost`, and what generating or compiling the kernels throws
+ * @example
+ * const { failed } = await verifyScheme(device, shard, presetModel('smollm2-135m'), { cases: 200, seed: 1 });
+ */
+export async function verifyScheme(
+  device: Device,
+  scheme: Scheme,
+  model: ModelShape,
+  { cases, seed, onProgress, generated }: VerifyOptions,
+): Promise<VerifyResult> {
+  const texts = generated ?? (await generate(scheme, model, defaultTargets[device.target]));
+  const tap = new Tap(device, 'basis_store', 'columns');
+  const kernels = await LoadedKernels.load(tap, texts);
+  onProgress?.(`${texts.manifest.kernels.length} kernels compiled`);
+  const { target } = texts;
+  const halves = target.language === 'cuda' ? target.tensorCores : target.f16;
+  const bar = halves ? 2e-3 : 1e-5;
+  // Where keys are rounded to f16 alone, a score moves in proportion to it; tensor cores take two halves a key.
+  const mostReach = target.language === 'wgsl' && target.f16 ? 10 : 40;
+
+  const failures: VerifyFailure[] = [];
+  const skips = new Map<string, number>();
+  const skip = (reason: string) => skips.set(reason, (skips.get(reason) ?? 0) + 1);
+  let [failed, maxError, wide] = [0, 0, 0];
+  for (let index = 0; index < cases; index++) {
+    // Seeds end at 2^32 - 1, and go on from 0.
+    const caseSeed = (seed + index) >>> 0;
+    const drawn = drawCase(kernels.geometry, caseSeed, mostReach);
+    if (drawn.kind === 'prefill' && kernels.geometry.width > wideWidth && ++wide > mostWide) {
+      skip(`prefill of a prompt: ${mostWide} a run where the width is above ${wideWidth}`);
+      continue;
+    }
+    const judge = new Judge();
+    await judgeCase(kernels, tap, drawn, { judge, bar, halves });
+    failures.push(...judge.failures.map((failure) => ({ case: index, seed: caseSeed, ...failure })));
+    if (judge.failures.length > 0) failed++;
+    for (const reason of judge.skipped) skip(reason);
+    maxError = Math.max(maxError, judge.maxError);
+    onProgress?.(`case ${index + 1} of ${cases} (${drawn.kind}): ${failed} failed so far`);
+  }
+  return {
+    cases,
+    failed,
+    maxError,
+    skipped: [...skips.values()].reduce((sum, count) => sum + count, 0),
+    notes: [...skips].map(([reason, count]) => `${count} not made: ${reason}`),
+    seed,
+    failures,
+  };
+}
+
+async function judgeCase(kernels: LoadedKernels, tap: Tap, drawn: CaseDraw, bench: Bench): Promise<void> {
+  try {
+    switch (drawn.kind) {
+      case 'attend':
+        return await attendCase(kernels, drawn.draw, bench);
+      case 'decompress':
+        return await decompressCase(kernels, drawn.draw, bench);
+      case 'append':
+        return await appendCase(kernels, drawn.draw, bench);
+      case 'prefill':
+        return await prefillCase(kernels, tap, drawn.draw, bench);
+    }
+  } catch (error) {
+    if (!(error instanceof KvforgeError) || !kernelFaults.includes(error.code)) throw error;
+    bench.judge.check(`${drawn.kind}: ${error.message}`, Number.POSITIVE_INFINITY, 0);
+  }
+}
