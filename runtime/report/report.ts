@@ -2,7 +2,7 @@ import type { Geometry } from '../../dsl/geometry.js';
 import type { LayerActivations } from './activations.js';
 import { drawFigures } from './figures.js';
 import { type Cell, renderPage } from './page.js';
-import { type BackendResult, firstRun, mean, type SchemeResult } from './results.js';
+import { type BackendResult, type BackendRun, firstRun, mean, type SchemeResult } from './results.js';
 
 export interface ReportInput {
   readonly version: string;
@@ -47,13 +47,20 @@ function row(result: BackendResult): readonly Cell[] {
   if (result.status === 'skipped') {
     return [{ text: `${result.backend}: skipped`, below: result.reason }, '', '', '', '', ''];
   }
-  const { backend, precision, description, maxError, bar, layers, encodeMs, attendMs } = result;
+  const { backend, precision, description, maxError, bar, layers, attendMs } = result;
   return [
     { text: `${backend}: ${precision}`, below: description },
     maxError.toExponential(1),
     bar.toExponential(0),
     percent(mean(layers.map(({ attentionError }) => attentionError))),
-    milliseconds(encodeMs),
+    encodeCell(result),
     milliseconds(attendMs),
   ];
+}
+
+/** A backend may have attended over another's codes: then its time is of the layers that it compressed itself. */
+function encodeCell({ backend, layers, encodeMs }: BackendRun): Cell {
+  const own = layers.filter(({ codesFrom }) => codesFrom === backend).map(({ layer }) => layer);
+  const time = milliseconds(encodeMs);
+  return own.length === layers.length ? time : { text: time, below: `layer ${own.join(', ')}` };
 }

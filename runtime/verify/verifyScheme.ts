@@ -93,6 +93,7 @@ export async function verifyScheme(
     maxError = Math.max(maxError, judge.maxError);
     onProgress?.(`case ${index + 1} of ${cases} (${drawn.kind}): ${failed} failed so far`);
   }
+  await settle(device);
   return {
     cases,
     failed,
@@ -102,6 +103,14 @@ export async function verifyScheme(
     seed,
     failures,
   };
+}
+
+/**
+ * Waits until the device has taken every release: an emulator that is closed while one is under way lets Node end
+ * before the result is printed.
+ */
+async function settle(device: Device): Promise<void> {
+  await device.read(device.allocate('settled', 4));
 }
 
 async function judgeCase(kernels: LoadedKernels, tap: Tap, drawn: CaseDraw, bench: Bench): Promise<void> {
