@@ -25,8 +25,8 @@ export async function attendCase(kernels: LoadedKernels, draw: AttendDraw, { jud
 export async function decompressCase(kernels: LoadedKernels, draw: AttendDraw, { judge }: Bench): Promise<void> {
   const g = kernels.geometry;
   const setting = attendSetting(g, draw);
-  for (const [index, { decoded }] of setting.sequences.entries()) {
-    const { tokens } = decoded.keys;
+  for (const [index, one] of setting.sequences.entries()) {
+    const { tokens } = one.decoded.keys;
     if (tokens === 0) continue;
     const bytes = tokens * g.width * 2;
     const outputs = await runKernel(
@@ -42,6 +42,6 @@ export async function decompressCase(kernels: LoadedKernels, draw: AttendDraw, {
       },
     );
     const actual = { keys: asHalfBits(outputs.keys!), values: asHalfBits(outputs.values!) };
-    checkDecompressed(g, actual, decoded, `sequence ${index}`, judge);
+    checkDecompressed(g, actual, one, `sequence ${index}`, judge);
   }
 }

@@ -51,8 +51,8 @@ export async function checkReads(
 ): Promise<void> {
   const g = cache.geometry;
   const { judge, bar } = bench;
-  for (const [sequence, { decoded }] of held.entries()) {
-    checkDecompressed(g, await cache.decompress(sequence), decoded, `sequence ${sequence}`, judge);
+  for (const [sequence, one] of held.entries()) {
+    checkDecompressed(g, await cache.decompress(sequence), one, `sequence ${sequence}`, judge);
   }
   if (bench.halves && held.some(({ decoded }) => beyondHalf(decoded))) {
     judge.skip('attention in f16 over tokens that decode beyond 65504, where it saturates');
@@ -92,21 +92,28 @@ export function checkAttended(
   }
 }
 
-/** Decompressed tokens against the reference: f16 rounding, and values past the largest half saturate. */
+/** Decompressed tokens against the reference: copies to the bit, the others to f16, which saturates. */
 export function checkDecompressed(
   g: Geometry,
   actual: { readonly keys: Uint16Array; readonly values: Uint16Array },
-  decoded: Cache,
+  { decoded, lengths }: Pick<Held, 'decoded' | 'lengths'>,
   where: string,
   judge: Judge,
 ): void {
   for (const name of ['keys', 'values'] as const) {
     const { tokens, data } = decoded[name];
     const expected = data.map(clampToHalf);
-    const { at, by } = worstError(halfValues(actual[name].subarray(0, data.length)), expected, data.length || 1);
+    const result = halfValues(actual[name].subarray(0, data.length));
+    const { at, by } = worstError(result, expected, data.length || 1);
     // Where all is tiny, a step of float16 is more than that.
     const step = halfRounding(0) / Math.max(largestOf(expected), 2 ** -24);
     judge.check(`decompress, ${name}: ${where}, ${placeOf(g, tokens, at)}`, by, 2e-3 + step);
+    const wrong = data.findIndex((x, i) => {
+      const token = Math.floor(i / g.headDim) % tokens;
+      const copied = token < lengths.sinkTokens || token >= tokens - lengths.windowTokens;
+      return copied && !Object.is(x, result[i]);
+    });
+    judge.check(`decompress, copied ${name}: ${where}, ${placeOf(g, tokens, wrong)}`, wrong < 0 ? 0 : 1, 0);
   }
 }
 

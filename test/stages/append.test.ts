@@ -4,9 +4,11 @@ import { layoutSequence } from '../../codegen/plan/layout.js';
 import type { Device, DeviceBuffer } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
 import { readRecord, type SequenceLengths, writeRecord } from '../../runtime/record.js';
-import { hadamard, nearestLevel, readField } from '../../runtime/reference/index.js';
+import { readField } from '../../runtime/reference/index.js';
 import { buildTables } from '../../runtime/tables.js';
-import { halfBits, halfValues, kinds, largestOf, numbers, untouched } from '../../runtime/verify/draws.js';
+import { codedErrors } from '../../runtime/verify/checkStream.js';
+import { halfBits, halfValues, kinds, numbers, untouched } from '../../runtime/verify/draws.js';
+import { streamValues } from '../../runtime/verify/streamValues.js';
 import {
   asHalfBits,
   asWords,
@@ -31,7 +33,7 @@ describe.each(deviceNames)('append on %s', (deviceName) => {
   describe.each(cases)('$name, $scheme.stream.bits bits', (drawnCase) => {
     const g = geometry(drawnCase);
     const { window } = g.scheme;
-    const levels = Float64Array.from(g.scheme.stream.levels(g.headDim), Math.fround);
+    const values = streamValues(g);
     const tables = buildTables(g, 256);
     let kernels: LoadedKernels;
     beforeAll(async () => {
@@ -40,23 +42,12 @@ describe.each(deviceNames)('append on %s', (deviceName) => {
 
     /** Checks one coded vector against the f16 numbers it came from: its norm, then every code. */
     function expectCoded(row: Uint8Array, norm: number, exact: Float64Array): void {
-      const turned = hadamard(exact);
-      const length = Math.min(Math.hypot(...turned), 65504);
-      const step = 2 ** (Math.max(Math.floor(Math.log2(Math.max(length, 2 ** -24))), -14) - 10);
-      const rounding = length < 2 ** -14 ? step : step * 0.51;
-      expect(Math.abs(norm - length)).toBeLessThanOrEqual(rounding);
-      for (let channel = 0; channel < g.headDim; channel++) {
-        const unit = norm > 0 ? turned[channel]! / norm : 0;
-        const code = readField(row, { offset: channel * g.streamBits, width: g.streamBits });
-        const expected = nearestLevel(unit, levels);
-        if (code === expected) continue;
-        // float32 may take the other side of the midpoint only next to it.
-        const spacing = Math.abs(levels[code]! - levels[expected]!);
-        const midpoint = (levels[code]! + levels[expected]!) / 2;
-        const slack = 1e-4 * spacing + (norm > 0 ? (1e-6 * largestOf(turned)) / norm : 1e-7);
-        expect(Math.abs(code - expected), `channel ${channel}`).toBe(1);
-        expect(Math.abs(unit - midpoint), `channel ${channel}`).toBeLessThanOrEqual(slack);
-      }
+      const codes = Array.from({ length: g.headDim }, (_, channel) =>
+        readField(row, { offset: channel * g.streamBits, width: g.streamBits }),
+      );
+      const { scale, code } = codedErrors(g, { codes, norm }, exact, values);
+      expect(scale.error).toBeLessThanOrEqual(scale.bar);
+      expect(code.error, `channel ${code.channel}`).toBeLessThanOrEqual(1e-4);
       const used = g.headDim * g.streamBits;
       for (let bit = used; bit < row.length * 8; bit++) expect(readField(row, { offset: bit, width: 1 })).toBe(0);
     }

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 16, warps = 4
+// tunables: tileTokens = 16, warps = 4, coefficientHalves = 2
 
 #include "prelude.cuh"
 
@@ -54,6 +54,7 @@ constexpr u32 WARPS = 4;  // of this schedule
 constexpr u32 WORK_ITEM_WORDS = 4;  // of this schedule
 constexpr u32 PARTIAL_WORDS = 1040;  // of this schedule
 constexpr u32 CHUNK_UNIT = 16;  // of this schedule
+constexpr u32 COEFFICIENT_HALVES = 2;  // of this schedule
 constexpr float SCORE_SCALE = 0.127517432f;  // of this schedule
 
 // dsl/codecs/unrope.ts:16 rotatePair
@@ -137,10 +138,13 @@ constexpr u32 VALUE_STRIDE = (VALUE_HEAD_WORDS + 3) / 4 * 4;      // in shared m
 constexpr u32 STAGE_WORDS = 16 * (KEY_ROW_WORDS + VALUE_STRIDE);  // one staged tile of 16 tokens
 
 // Offsets in shared memory, in bytes. The merge of the warps reuses the place of the basis.
-constexpr u32 BASIS_BYTES = HEAD_DIM * BASIS_STRIDE * 2 + HEAD_DIM * 4;
+constexpr u32 AT_SCALES = HEAD_DIM * BASIS_STRIDE * 2;
+constexpr u32 AT_MEAN = AT_SCALES + RANK_STEPS * 16 * 4;
+constexpr u32 BASIS_BYTES = AT_MEAN + HEAD_DIM * 4;
 constexpr u32 MERGE_BYTES = (WARPS * GROUP_SIZE * (HEAD_DIM + 2) * 4 + 15) / 16 * 16;
 constexpr u32 AT_QUERY = BASIS_BYTES > MERGE_BYTES ? BASIS_BYTES : MERGE_BYTES;
-constexpr u32 AT_CODEBOOK_HALVES = AT_QUERY + 2 * 16 * QUERY_STRIDE * 2;
+constexpr u32 QUERY_WORDS = 16 * QUERY_STRIDE / 2;  // one form of the query: exact, or transformed as two halves
+constexpr u32 AT_CODEBOOK_HALVES = AT_QUERY + 3 * QUERY_WORDS * 4;
 constexpr u32 AT_STAGES = AT_CODEBOOK_HALVES + ENTRIES * CHANNELS * 2;
 
 extern __shared__ __align__(16) unsigned char shared_memory[];
@@ -164,6 +168,20 @@ __device__ __forceinline__ void stage_words(u32* shared, const u32* global, u32 
   } else {
     for (u32 word = lane_id(); word < words; word += 32) cp_async_4(shared + word, global + word);
   }
+}
+
+// B operands of the scores of 16 tokens, `[s][n]` for channels 16s.. and tokens 8n..: each key as the sum of two
+// halves. One half alone puts errors of 1e-2 into scores of 40, and these go straight into the weights.
+struct KeyTile {
+  u32 high[CHANNEL_STEPS][2][2];
+  u32 low[CHANNEL_STEPS][2][2];
+};
+
+__device__ __forceinline__ void store_keys(KeyTile& keys, u32 step, u32 tokens, u32 i, float first, float second) {
+  const u32 high = saturated_half2(first, second);
+  const float2 rounded = unpack_half2(high);
+  keys.high[step][tokens][i] = high;
+  keys.low[step][tokens][i] = saturated_half2(first - rounded.x, second - rounded.y);
 }
 
 // What one warp carries through a run of tokens: the running maximum and weight sum of query heads lane / 4 and
@@ -192,21 +210,32 @@ __device__ __forceinline__ u32 output_channel(u32 tile, u32 upper, u32 row) {
   return (tile / (CHANNELS / 2) * 8 + row) * CHANNELS + tile % (CHANNELS / 2) * 2 + upper;
 }
 
-// Takes 16 tokens into the softmax. `keys[s][n]` is the B operand of channels 16s.. for tokens 8n..8n+7; `valid` has a
-// bit for each token; `value(token, vector, k)` gives channels 2k and 2k + 1 of a value vector as two halves.
-template <typename Value>
-__device__ __forceinline__ void attend_tile(
-    Softmax& state, const u32* query, const u32 (&keys)[CHANNEL_STEPS][2][2], u32 valid, Value value) {
+// Which of key and query are sums of two halves; exact tokens and the exact query are halves as they come.
+enum class Halves { ONE, KEY, KEY_AND_QUERY };
+
+// Takes 16 tokens into the softmax. `valid` has a bit for each token; `value(token, vector, k)` gives channels 2k and
+// 2k + 1 of a value vector as two halves.
+template <Halves HALVES, typename Value>
+__device__ __forceinline__ void attend_tile(Softmax& state, const u32* query, const KeyTile& keys, u32 valid, Value value) {
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
 
   float scores[2][4] = {};
 #pragma unroll
   for (u32 step = 0; step < CHANNEL_STEPS; ++step) {
+    const u32 place = ((lane_id() % 16) * QUERY_STRIDE + step * 16 + lane_id() / 16 * 8) / 2;
     u32 fragment[4];
-    ldmatrix_x4(fragment, query + ((lane_id() % 16) * QUERY_STRIDE + step * 16 + lane_id() / 16 * 8) / 2);
-    mma_m16n8k16(scores[0], fragment, keys[step][0]);
-    mma_m16n8k16(scores[1], fragment, keys[step][1]);
+    ldmatrix_x4(fragment, query + place);
+#pragma unroll
+    for (u32 tokens = 0; tokens < 2; ++tokens) {
+      if (HALVES != Halves::ONE) mma_m16n8k16(scores[tokens], fragment, keys.low[step][tokens]);
+      mma_m16n8k16(scores[tokens], fragment, keys.high[step][tokens]);
+    }
+    if (HALVES == Halves::KEY_AND_QUERY) {
+      ldmatrix_x4(fragment, query + QUERY_WORDS + place);
+      mma_m16n8k16(scores[0], fragment, keys.high[step][0]);
+      mma_m16n8k16(scores[1], fragment, keys.high[step][1]);
+    }
   }
 
   float largest[2] = {state.largest[0], state.largest[1]};
@@ -286,13 +315,16 @@ __device__ __forceinline__ void attend_tile(
   }
 }
 
-// Rebuilds the keys of 16 staged tokens of one KV head: mean + coefficients * folded basis, then RoPE, in registers.
+// Rebuilds the keys of 16 staged tokens of one KV head: mean + coefficients * basis, then RoPE, in registers. The int8
+// basis is exact in f16; a coefficient, its code times both scales, is COEFFICIENT_HALVES halves: with one, the rounding
+// reaches 4e-3 of the output at scores of 40, with two it is below the rounding of the weights.
 __device__ __forceinline__ void rebuild_keys(
-    u32 (&keys)[CHANNEL_STEPS][2][2], const u32* staged, const float* tables, u32 position) {
+    KeyTile& keys, const u32* staged, const float* tables, u32 position, u32 last_position) {
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
   const u32* basis = reinterpret_cast<const u32*>(shared_memory);
-  const float* mean = reinterpret_cast<const float*>(shared_memory + HEAD_DIM * BASIS_STRIDE * 2);
+  const float* scales = reinterpret_cast<const float*>(shared_memory + AT_SCALES);
+  const float* mean = reinterpret_cast<const float*>(shared_memory + AT_MEAN);
 
   float rebuilt[HEAD_DIM / 8][4];
 #pragma unroll
@@ -303,55 +335,73 @@ __device__ __forceinline__ void rebuild_keys(
   // components 0 to 0 + 64 - 1, 4 bits each
 #pragma unroll
   for (u32 step = 0; step < 64u / 16u; ++step) {
-    u32 coefficients[4];
+    u32 high[4];
+    u32 low[4];
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32* words = staged + (row + i % 2 * 8) * KEY_ROW_WORDS + 0u;
       const u32 field = step * 16 + column + i / 2 * 8;
       const auto word_at = [&](u32 word) { return words[word]; };
-      coefficients[i] = pack_half2(coefficient_value_4(unpack_field_4(field, word_at)), coefficient_value_4(unpack_field_4(field + 1, word_at)));
+      const float first = coefficient_value_4(unpack_field_4(field, word_at)) * scales[0u + field];
+      const float second = coefficient_value_4(unpack_field_4(field + 1, word_at)) * scales[0u + field + 1];
+      high[i] = saturated_half2(first, second);
+      const float2 rounded = unpack_half2(high[i]);
+      low[i] = saturated_half2(first - rounded.x, second - rounded.y);
     }
 #pragma unroll
     for (u32 tile = 0; tile < HEAD_DIM / 8; ++tile) {
       const u32* operand = basis + ((tile * 8 + row) * BASIS_STRIDE + 0u + step * 16 + column) / 2;
       const u32 fragment[2] = {operand[0], operand[4]};
-      mma_m16n8k16(rebuilt[tile], coefficients, fragment);
+      if (COEFFICIENT_HALVES == 2) mma_m16n8k16(rebuilt[tile], low, fragment);
+      mma_m16n8k16(rebuilt[tile], high, fragment);
     }
   }
   // components 64 to 64 + 64 - 1, 4 bits each
 #pragma unroll
   for (u32 step = 0; step < 64u / 16u; ++step) {
-    u32 coefficients[4];
+    u32 high[4];
+    u32 low[4];
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32* words = staged + (row + i % 2 * 8) * KEY_ROW_WORDS + 8u;
       const u32 field = step * 16 + column + i / 2 * 8;
       const auto word_at = [&](u32 word) { return words[word]; };
-      coefficients[i] = pack_half2(coefficient_value_4(unpack_field_4(field, word_at)), coefficient_value_4(unpack_field_4(field + 1, word_at)));
+      const float first = coefficient_value_4(unpack_field_4(field, word_at)) * scales[64u + field];
+      const float second = coefficient_value_4(unpack_field_4(field + 1, word_at)) * scales[64u + field + 1];
+      high[i] = saturated_half2(first, second);
+      const float2 rounded = unpack_half2(high[i]);
+      low[i] = saturated_half2(first - rounded.x, second - rounded.y);
     }
 #pragma unroll
     for (u32 tile = 0; tile < HEAD_DIM / 8; ++tile) {
       const u32* operand = basis + ((tile * 8 + row) * BASIS_STRIDE + 64u + step * 16 + column) / 2;
       const u32 fragment[2] = {operand[0], operand[4]};
-      mma_m16n8k16(rebuilt[tile], coefficients, fragment);
+      if (COEFFICIENT_HALVES == 2) mma_m16n8k16(rebuilt[tile], low, fragment);
+      mma_m16n8k16(rebuilt[tile], high, fragment);
     }
   }
   // components 128 to 128 + 64 - 1, 4 bits each
 #pragma unroll
   for (u32 step = 0; step < 64u / 16u; ++step) {
-    u32 coefficients[4];
+    u32 high[4];
+    u32 low[4];
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32* words = staged + (row + i % 2 * 8) * KEY_ROW_WORDS + 16u;
       const u32 field = step * 16 + column + i / 2 * 8;
       const auto word_at = [&](u32 word) { return words[word]; };
-      coefficients[i] = pack_half2(coefficient_value_4(unpack_field_4(field, word_at)), coefficient_value_4(unpack_field_4(field + 1, word_at)));
+      const float first = coefficient_value_4(unpack_field_4(field, word_at)) * scales[128u + field];
+      const float second = coefficient_value_4(unpack_field_4(field + 1, word_at)) * scales[128u + field + 1];
+      high[i] = saturated_half2(first, second);
+      const float2 rounded = unpack_half2(high[i]);
+      low[i] = saturated_half2(first - rounded.x, second - rounded.y);
     }
 #pragma unroll
     for (u32 tile = 0; tile < HEAD_DIM / 8; ++tile) {
       const u32* operand = basis + ((tile * 8 + row) * BASIS_STRIDE + 128u + step * 16 + column) / 2;
       const u32 fragment[2] = {operand[0], operand[4]};
-      mma_m16n8k16(rebuilt[tile], coefficients, fragment);
+      if (COEFFICIENT_HALVES == 2) mma_m16n8k16(rebuilt[tile], low, fragment);
+      mma_m16n8k16(rebuilt[tile], high, fragment);
     }
   }
 
@@ -359,7 +409,9 @@ __device__ __forceinline__ void rebuild_keys(
   for (u32 tile = 0; tile < HEAD_DIM / 16; ++tile) {
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
-      const float2 angle = angle_at(tables, position + row + i / 2 * 8, tile * 8 + column + i % 2);
+      // Rows past the end turn with the last token: the tables need not reach further.
+      const u32 place = min(position + row + i / 2 * 8, last_position);
+      const float2 angle = angle_at(tables, place, tile * 8 + column + i % 2);
       const float2 turned = rotate_pair(rebuilt[tile][i], rebuilt[tile + HEAD_DIM / 16][i], angle);
       rebuilt[tile][i] = turned.x;
       rebuilt[tile + HEAD_DIM / 16][i] = turned.y;
@@ -369,8 +421,8 @@ __device__ __forceinline__ void rebuild_keys(
   for (u32 step = 0; step < CHANNEL_STEPS; ++step) {
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
-      keys[step][0][i] = saturated_half2(rebuilt[step * 2 + i][0], rebuilt[step * 2 + i][1]);
-      keys[step][1][i] = saturated_half2(rebuilt[step * 2 + i][2], rebuilt[step * 2 + i][3]);
+      store_keys(keys, step, 0, i, rebuilt[step * 2 + i][0], rebuilt[step * 2 + i][1]);
+      store_keys(keys, step, 1, i, rebuilt[step * 2 + i][2], rebuilt[step * 2 + i][3]);
     }
   }
 }
@@ -418,9 +470,9 @@ __device__ __forceinline__ void attend_middle(
     __syncwarp();  // every lane's copies of this tile have landed
     const u32* staged_keys = stages + stage * STAGE_WORDS;
     const u8* indices = reinterpret_cast<const u8*>(staged_keys + 16 * KEY_ROW_WORDS);
-    u32 keys[CHANNEL_STEPS][2][2];
-    rebuild_keys(keys, staged_keys, tables, record[AT_SINK_TOKENS] + tile * 16);
-    attend_tile(state, query, keys, valid_tokens(tile * 16, begin, end), [&](u32 token, u32 vector, u32 k) {
+    KeyTile keys;
+    rebuild_keys(keys, staged_keys, tables, record[AT_SINK_TOKENS] + tile * 16, record[AT_SINK_TOKENS] + middle - 1);
+    attend_tile<Halves::KEY>(state, query, keys, valid_tokens(tile * 16, begin, end), [&](u32 token, u32 vector, u32 k) {
       return codebook[indices[token * VALUE_STRIDE * 4 + vector] * (CHANNELS / 2) + k];
     });
     __syncwarp();  // this stage is read to the end before the copies of the next tile but one overwrite it
@@ -458,21 +510,24 @@ __device__ __forceinline__ void attend_stream(
     const u32* words = codes + (token * KV_HEADS + kv_head) * STREAM_WORDS;
     const auto word_at = [&](u32 word) { return words[word]; };
     const float norm = half_of(norms + token * NORM_WORDS, kv_head);
-    return saturated_half2(level_value(unpack_field_8(channel, word_at), level_at) * norm,
-                           level_value(unpack_field_8(channel + 1, word_at), level_at) * norm);
+    return make_float2(level_value(unpack_field_8(channel, word_at), level_at) * norm,
+                       level_value(unpack_field_8(channel + 1, word_at), level_at) * norm);
   };
   for (u32 first = begin + threadIdx.x / 32 * 16; first < end; first += WARPS * 16) {
-    u32 keys[CHANNEL_STEPS][2][2];
+    KeyTile keys;
 #pragma unroll
     for (u32 step = 0; step < CHANNEL_STEPS; ++step) {
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
         const u32 token = first + row + i / 2 * 8;
-        keys[step][i / 2][i % 2] = token < end ? pair_at(key_codes, key_norms, token, step * 16 + column + i % 2 * 8) : 0u;
+        float2 pair = make_float2(0.0f, 0.0f);
+        if (token < end) pair = pair_at(key_codes, key_norms, token, step * 16 + column + i % 2 * 8);
+        store_keys(keys, step, i / 2, i % 2, pair.x, pair.y);
       }
     }
-    attend_tile(state, query, keys, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
-      return pair_at(value_codes, value_norms, first + token, vector * CHANNELS + k * 2);
+    attend_tile<Halves::KEY_AND_QUERY>(state, query, keys, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
+      const float2 pair = pair_at(value_codes, value_norms, first + token, vector * CHANNELS + k * 2);
+      return saturated_half2(pair.x, pair.y);
     });
   }
 }
@@ -484,17 +539,17 @@ __device__ __forceinline__ void attend_exact(
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
   for (u32 first = begin + threadIdx.x / 32 * 16; first < end; first += WARPS * 16) {
-    u32 keys[CHANNEL_STEPS][2][2];
+    KeyTile keys;
 #pragma unroll
     for (u32 step = 0; step < CHANNEL_STEPS; ++step) {
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
         const u32 token = first + row + i / 2 * 8;
         const u32 channel = step * 16 + column + i % 2 * 8;
-        keys[step][i / 2][i % 2] = token < end ? key_rows[(slot(token) * WIDTH + kv_head * HEAD_DIM + channel) / 2] : 0u;
+        keys.high[step][i / 2][i % 2] = token < end ? key_rows[(slot(token) * WIDTH + kv_head * HEAD_DIM + channel) / 2] : 0u;
       }
     }
-    attend_tile(state, query, keys, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
+    attend_tile<Halves::ONE>(state, query, keys, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
       return value_rows[(slot(first + token) * WIDTH + kv_head * HEAD_DIM + vector * CHANNELS) / 2 + k];
     });
   }
@@ -620,7 +675,7 @@ extern "C" __global__ void __launch_bounds__(128) attend(
 
   // The query as halves, zero rows below the group; first as it is, then Hadamard-transformed.
   u16* exact_query = reinterpret_cast<u16*>(shared_memory + AT_QUERY);
-  u16* turned_query = exact_query + 16 * QUERY_STRIDE;
+  u16* turned_query = exact_query + QUERY_WORDS * 2;
   float* scratch = reinterpret_cast<float*>(shared_memory);
   for (u32 i = threadIdx.x; i < 16 * HEAD_DIM; i += THREADS) {
     const u32 head = i / HEAD_DIM;
@@ -631,7 +686,10 @@ extern "C" __global__ void __launch_bounds__(128) attend(
       scratch[i] = channel_value;
     }
     exact_query[head * QUERY_STRIDE + channel] = float_to_half(channel_value);
-    if (head >= GROUP_SIZE) turned_query[head * QUERY_STRIDE + channel] = 0;
+    if (head >= GROUP_SIZE) {
+      turned_query[head * QUERY_STRIDE + channel] = 0;
+      turned_query[QUERY_WORDS * 2 + head * QUERY_STRIDE + channel] = 0;
+    }
   }
   for (u32 stride = 1; stride < HADAMARD_BLOCK; stride *= 2) {
     __syncthreads();  // the query, then the previous stride, is complete
@@ -644,27 +702,30 @@ extern "C" __global__ void __launch_bounds__(128) attend(
   }
   __syncthreads();  // the transform is complete
   for (u32 i = threadIdx.x; i < GROUP_SIZE * HEAD_DIM; i += THREADS) {
-    turned_query[i / HEAD_DIM * QUERY_STRIDE + i % HEAD_DIM] = float_to_half_saturated(scratch[i] * HADAMARD_SCALE);
+    const float turned = scratch[i] * HADAMARD_SCALE;
+    u16* high = turned_query + i / HEAD_DIM * QUERY_STRIDE + i % HEAD_DIM;
+    high[0] = float_to_half_saturated(turned);
+    high[QUERY_WORDS * 2] = float_to_half_saturated(turned - half_to_float(high[0]));
   }
   __syncthreads();  // scratch is read before the basis takes its place
 
   const u32 middle_begin = from(sinks, middle);
   const u32 middle_end = to(sinks, middle);
   if (middle_begin < middle_end) {
-    // The basis slice of this KV head, both scales folded in, so that a coefficient is its integer code.
+    // The basis slice of this KV head, and both scales of a component in one.
     u16* basis = reinterpret_cast<u16*>(shared_memory);
+    float* scales = reinterpret_cast<float*>(shared_memory + AT_SCALES);
     const u32* codes = cache + record[AT_KEY_BASIS] + kv_head * HEAD_DIM * RANK_WORDS;
     for (u32 i = threadIdx.x; i < HEAD_DIM * RANK_STEPS * 16; i += THREADS) {
       const u32 channel = i / (RANK_STEPS * 16);
       const u32 component = i % (RANK_STEPS * 16);
-      float folded = 0.0f;
-      if (component < RANK) {
-        const float scale = half_of(cache + record[AT_KEY_SCALES], component) * half_of(cache + record[AT_KEY_BASIS_SCALES], component);
-        folded = signed_byte(codes[channel * RANK_WORDS + component / 4], component % 4) * scale;
-      }
-      basis[channel * BASIS_STRIDE + component] = float_to_half_saturated(folded);
+      const u32 word = component < RANK ? codes[channel * RANK_WORDS + component / 4] : 0u;
+      basis[channel * BASIS_STRIDE + component] = float_to_half(signed_byte(word, component % 4));
     }
-    float* mean = reinterpret_cast<float*>(shared_memory + HEAD_DIM * BASIS_STRIDE * 2);
+    for (u32 component = threadIdx.x; component < RANK; component += THREADS) {
+      scales[component] = half_of(cache + record[AT_KEY_SCALES], component) * half_of(cache + record[AT_KEY_BASIS_SCALES], component);
+    }
+    float* mean = reinterpret_cast<float*>(shared_memory + AT_MEAN);
     for (u32 channel = threadIdx.x; channel < HEAD_DIM; channel += THREADS) {
       mean[channel] = half_of(cache + record[AT_KEY_MEAN], kv_head * HEAD_DIM + channel);
     }

@@ -42,7 +42,9 @@ __device__ __forceinline__ void load_point(
 
 // Point of the sample to the point of the sequence: `count` of `points`, evenly spread.
 __device__ __forceinline__ u32 point_of(u32 sample, u32 count, u32 points) {
-  return sample * (points / count) + sample * (points % count) / count;
+  const u32 stride = points / count;
+  // A stride that is a multiple of a token's vectors would meet one place of every token only: shift within the stride.
+  return sample * stride + sample * (points % count) / count + sample % stride;
 }
 
 // One block. Each thread keeps the distances of a run of neighbouring sample points, so that adding the threads' sums

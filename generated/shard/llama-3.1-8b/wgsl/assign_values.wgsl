@@ -23,43 +23,51 @@ const THREADS = 128u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
 
-// dsl/codecs/vq.ts:29 centroidDistance, channels = 4
-// Squared distance between a point and one codebook entry.
-fn centroid_distance_4(point: ptr<function, array<f32, 4>>, entry: u32) -> f32 {
-  var distance: f32 = 0.0;
+// dsl/codecs/vq.ts:41 centroidDistances, channels = 4
+// Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
+fn centroid_distances_4(points: ptr<function, array<vec4f, 4>>, entry: u32) -> vec4f {
+  var distances: vec4f = vec4f(0.0, 0.0, 0.0, 0.0);
   for (var k: u32 = 0u; k < 4u; k++) {
-    let difference: f32 = (*point)[k] - centroid_at(entry * 4u + k);
-    distance += difference * difference;
+    let centroid: f32 = centroid_at(entry * 4u + k);
+    let differences: vec4f = (*points)[k] - vec4f(centroid, centroid, centroid, centroid);
+    distances = distances + differences * differences;
   }
-  return distance;
+  return distances;
 }
 
-// dsl/codecs/vq.ts:45 nearestCentroid, channels = 4, entries = 256
-// Index of the nearest codebook entry; the lowest on ties.
-fn nearest_centroid_4_256(point: ptr<function, array<f32, 4>>) -> u32 {
-  var best: u32 = 0u;
-  var best_distance: f32 = centroid_distance_4(point, 0u);
+// dsl/codecs/vq.ts:61 nearestCentroids, channels = 4, entries = 256
+// Indices of the nearest codebook entries of four points; the lowest on ties.
+fn nearest_centroids_4_256(points: ptr<function, array<vec4f, 4>>) -> vec4u {
+  var best: vec4u = vec4u(0u, 0u, 0u, 0u);
+  var least: vec4f = centroid_distances_4(points, 0u);
   for (var entry: u32 = 1u; entry < 256u; entry++) {
-    let distance: f32 = centroid_distance_4(point, entry);
-    if (distance < best_distance) {
-      best = entry;
-      best_distance = distance;
-    }
+    let distances: vec4f = centroid_distances_4(points, entry);
+    best = vec4u(select(best.x, entry, distances.x < least.x), select(best.y, entry, distances.y < least.y), select(best.z, entry, distances.z < least.z), select(best.w, entry, distances.w < least.w));
+    least = vec4f(min(distances.x, least.x), min(distances.y, least.y), min(distances.z, least.z), min(distances.w, least.w));
   }
   return best;
 }
 
-// The middle values as points of CHANNELS neighbouring channels, token by token.
-const POINTS_PER_TOKEN = WIDTH / CHANNELS;
+// The middle values as vectors of CHANNELS neighbouring channels, token by token.
+const VECTORS_PER_TOKEN = WIDTH / CHANNELS;
 
-// The channels of one point, each over the scale of its (head, channel).
-fn load_point(point: u32) -> array<f32, CHANNELS> {
-  var channels: array<f32, CHANNELS>;
+fn vector_channel(vector: u32, k: u32) -> f32 {
+  let i = vector * CHANNELS + k;
+  return rotated[i] / channel_scales[i % WIDTH];
+}
+
+// Four neighbouring vectors, channel k of all four in element k; places past the last vector repeat it.
+fn load_points(first: u32, last: u32) -> array<vec4f, CHANNELS> {
+  var points = array<vec4f, CHANNELS>();
   for (var k = 0u; k < CHANNELS; k++) {
-    let i = point * CHANNELS + k;
-    channels[k] = rotated[i] / channel_scales[i % WIDTH];
+    points[k] = vec4f(
+      vector_channel(min(first, last), k),
+      vector_channel(min(first + 1u, last), k),
+      vector_channel(min(first + 2u, last), k),
+      vector_channel(min(first + 3u, last), k),
+    );
   }
-  return channels;
+  return points;
 }
 
 // The codebook as it is stored, rounded to f16.
@@ -69,7 +77,7 @@ fn centroid_at(i: u32) -> f32 {
   return entries[i];
 }
 
-// One thread a word, that is the indices of four neighbouring points.
+// One thread a word, that is the indices of four neighbouring vectors.
 @compute @workgroup_size(128)
 fn assign_values(
   @builtin(workgroup_id) block: vec3u,
@@ -83,13 +91,11 @@ fn assign_values(
   // The codebook is in workgroup memory.
   workgroupBarrier();
   let word = block.x * THREADS + thread;
-  if (word >= sequence[AT_MIDDLE_TOKENS] * VALUE_ROW_WORDS) {
+  let words = sequence[AT_MIDDLE_TOKENS] * VALUE_ROW_WORDS;
+  if (word >= words) {
     return;
   }
-  var packed = 0u;
-  for (var i = 0u; i < 4u; i++) {
-    var point = load_point(word * 4u + i);
-    packed |= nearest_centroid_4_256(&point) << (i * 8u);
-  }
-  cache[sequence[AT_VALUE_CODES] + word] = packed;
+  var four = load_points(word * 4u, words * 4u - 1u);
+  let found = nearest_centroids_4_256(&four);
+  cache[sequence[AT_VALUE_CODES] + word] = found.x | (found.y << 8u) | (found.z << 16u) | (found.w << 24u);
 }

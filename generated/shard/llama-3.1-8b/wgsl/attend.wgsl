@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 16, warps = 1
+// tunables: tileTokens = 16, warps = 1, coefficientHalves = 1
 
 const HEAD_DIM = 128u;  // channels of a head
 const PAIRS = 64u;  // rotary pairs of a head: channels j and j + PAIRS
@@ -419,13 +419,13 @@ fn attend_segment(segment: u32, begin: u32, end: u32, thread: u32) {
     if (segment == MIDDLE) {
       build_middle_keys(first, end, thread);
     } else {
-      var keys: array<vec4f, TILE_QUADS>;
+      var keys = array<vec4f, TILE_QUADS>();
       for (var t = 0u; t < count; t++) {
         keys[t / 4u][t % 4u] = key_channel(segment, first + t);
       }
       store_keys(&keys);
     }
-    var values: array<vec4f, TILE_QUADS>;  // zero past the end: nothing is stored there
+    var values = array<vec4f, TILE_QUADS>();  // zero past the end: nothing is stored there
     for (var t = 0u; t < count; t++) {
       values[t / 4u][t % 4u] = value_channel(segment, first + t);
     }

@@ -66,14 +66,24 @@ fn block_max(thread: u32, value: f32) -> f32 {
   return workgroupUniformLoad(&partial[0]);
 }
 
-// Norm of a column. Its largest magnitude is taken out first, so that no square overflows or vanishes.
+// Largest value that still counts: what is beyond it, infinite or not a number stands for a lost column.
+const LIMIT = 3e38;
+
+// Magnitude of an entry, decided on the bits so that no compiler may assume it finite.
+fn magnitude_at(i: u32) -> f32 {
+  let bits = bitcast<u32>(basis[i]) & 0x7fffffffu;
+  return bitcast<f32>(min(bits, 0x7f7fffffu));
+}
+
+// Norm of a column; 0 when it is zero or not finite. The largest magnitude is taken out first, so that no square
+// overflows or vanishes.
 fn norm_of(column: u32, thread: u32) -> f32 {
   var largest = 0.0;
   for (var channel = thread; channel < WIDTH; channel += THREADS) {
-    largest = max(largest, abs(basis[channel * RANK + column]));
+    largest = max(largest, magnitude_at(channel * RANK + column));
   }
   largest = block_max(thread, largest);
-  if (largest < 1e-37) {
+  if (largest < 1e-37 || largest > LIMIT) {
     return 0.0;
   }
   var sum = 0.0;
@@ -81,7 +91,8 @@ fn norm_of(column: u32, thread: u32) -> f32 {
     let entry = basis[channel * RANK + column] / largest;
     sum += entry * entry;
   }
-  return sqrt(block_sum(thread, sum)) * largest;
+  let size = sqrt(block_sum(thread, sum));
+  return select(0.0, size * largest, size < LIMIT / largest);
 }
 
 fn divide_column(column: u32, divisor: f32, thread: u32) {

@@ -23,43 +23,51 @@ const POINTS_PER_BLOCK = 1024u;  // of this schedule
 // [blocks][256][5]: sums, then the count
 @group(0) @binding(4) var<storage, read_write> partial_cells: array<f32>;
 
-// dsl/codecs/vq.ts:29 centroidDistance, channels = 4
-// Squared distance between a point and one codebook entry.
-fn centroid_distance_4(point: ptr<function, array<f32, 4>>, entry: u32) -> f32 {
-  var distance: f32 = 0.0;
+// dsl/codecs/vq.ts:41 centroidDistances, channels = 4
+// Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
+fn centroid_distances_4(points: ptr<function, array<vec4f, 4>>, entry: u32) -> vec4f {
+  var distances: vec4f = vec4f(0.0, 0.0, 0.0, 0.0);
   for (var k: u32 = 0u; k < 4u; k++) {
-    let difference: f32 = (*point)[k] - centroid_at(entry * 4u + k);
-    distance += difference * difference;
+    let centroid: f32 = centroid_at(entry * 4u + k);
+    let differences: vec4f = (*points)[k] - vec4f(centroid, centroid, centroid, centroid);
+    distances = distances + differences * differences;
   }
-  return distance;
+  return distances;
 }
 
-// dsl/codecs/vq.ts:45 nearestCentroid, channels = 4, entries = 256
-// Index of the nearest codebook entry; the lowest on ties.
-fn nearest_centroid_4_256(point: ptr<function, array<f32, 4>>) -> u32 {
-  var best: u32 = 0u;
-  var best_distance: f32 = centroid_distance_4(point, 0u);
+// dsl/codecs/vq.ts:61 nearestCentroids, channels = 4, entries = 256
+// Indices of the nearest codebook entries of four points; the lowest on ties.
+fn nearest_centroids_4_256(points: ptr<function, array<vec4f, 4>>) -> vec4u {
+  var best: vec4u = vec4u(0u, 0u, 0u, 0u);
+  var least: vec4f = centroid_distances_4(points, 0u);
   for (var entry: u32 = 1u; entry < 256u; entry++) {
-    let distance: f32 = centroid_distance_4(point, entry);
-    if (distance < best_distance) {
-      best = entry;
-      best_distance = distance;
-    }
+    let distances: vec4f = centroid_distances_4(points, entry);
+    best = vec4u(select(best.x, entry, distances.x < least.x), select(best.y, entry, distances.y < least.y), select(best.z, entry, distances.z < least.z), select(best.w, entry, distances.w < least.w));
+    least = vec4f(min(distances.x, least.x), min(distances.y, least.y), min(distances.z, least.z), min(distances.w, least.w));
   }
   return best;
 }
 
-// The middle values as points of CHANNELS neighbouring channels, token by token.
-const POINTS_PER_TOKEN = WIDTH / CHANNELS;
+// The middle values as vectors of CHANNELS neighbouring channels, token by token.
+const VECTORS_PER_TOKEN = WIDTH / CHANNELS;
 
-// The channels of one point, each over the scale of its (head, channel).
-fn load_point(point: u32) -> array<f32, CHANNELS> {
-  var channels: array<f32, CHANNELS>;
+fn vector_channel(vector: u32, k: u32) -> f32 {
+  let i = vector * CHANNELS + k;
+  return rotated[i] / channel_scales[i % WIDTH];
+}
+
+// Four neighbouring vectors, channel k of all four in element k; places past the last vector repeat it.
+fn load_points(first: u32, last: u32) -> array<vec4f, CHANNELS> {
+  var points = array<vec4f, CHANNELS>();
   for (var k = 0u; k < CHANNELS; k++) {
-    let i = point * CHANNELS + k;
-    channels[k] = rotated[i] / channel_scales[i % WIDTH];
+    points[k] = vec4f(
+      vector_channel(min(first, last), k),
+      vector_channel(min(first + 1u, last), k),
+      vector_channel(min(first + 2u, last), k),
+      vector_channel(min(first + 3u, last), k),
+    );
   }
-  return channels;
+  return points;
 }
 
 var<workgroup> entries: array<f32, ENTRIES * CHANNELS>;
@@ -76,7 +84,7 @@ fn codebook_assign(
   @builtin(workgroup_id) block: vec3u,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  let points = sequence[AT_MIDDLE_TOKENS] * POINTS_PER_TOKEN;
+  let points = sequence[AT_MIDDLE_TOKENS] * VECTORS_PER_TOKEN;
   let first = block.x * POINTS_PER_BLOCK;
   if (first >= points) {
     return;
@@ -88,12 +96,9 @@ fn codebook_assign(
   // The codebook is in workgroup memory.
   workgroupBarrier();
   for (var word = thread; word < (count + 3u) / 4u; word += THREADS) {
-    var packed = 0u;
-    for (var i = word * 4u; i < min(word * 4u + 4u, count); i++) {
-      var point = load_point(first + i);
-      packed |= nearest_centroid_4_256(&point) << ((i % 4u) * 8u);
-    }
-    nearest[word] = packed;
+    var four = load_points(first + word * 4u, points - 1u);
+    let found = nearest_centroids_4_256(&four);
+    nearest[word] = found.x | (found.y << 8u) | (found.z << 16u) | (found.w << 24u);
   }
   // Every point of the chunk has its entry.
   workgroupBarrier();
@@ -101,17 +106,24 @@ fn codebook_assign(
     return;
   }
   // Each entry is summed by one thread in point order: the same sum on every run, without float atomics.
-  var sum: array<f32, CHANNELS>;
+  var sum = array<f32, CHANNELS>();
   var members = 0u;
-  for (var i = 0u; i < count; i++) {
-    if (extractBits(nearest[i / 4u], (i % 4u) * 8u, 8u) != thread) {
+  for (var word = 0u; word < (count + 3u) / 4u; word++) {
+    let differs = nearest[word] ^ (thread * 0x01010101u);
+    // A word without a zero byte holds no point of this entry; most words are passed over here.
+    if (((differs - 0x01010101u) & ~differs & 0x80808080u) == 0u) {
       continue;
     }
-    let point = load_point(first + i);
-    for (var k = 0u; k < CHANNELS; k++) {
-      sum[k] += point[k];
+    for (var i = 0u; i < 4u; i++) {
+      let index = word * 4u + i;
+      if (extractBits(differs, i * 8u, 8u) != 0u || index >= count) {
+        continue;
+      }
+      for (var k = 0u; k < CHANNELS; k++) {
+        sum[k] += vector_channel(first + index, k);
+      }
+      members++;
     }
-    members++;
   }
   let cell = (block.x * ENTRIES + thread) * (CHANNELS + 1u);
   for (var k = 0u; k < CHANNELS; k++) {

@@ -16,31 +16,46 @@ constexpr u32 AT_VALUE_CODES = 17;  // record: where u8 [middle][48 vectors] beg
 constexpr u32 AT_CODEBOOK = 18;  // record: where f16 [256 entries][4] begins
 constexpr u32 THREADS = 128;  // threads of a block
 
-// dsl/codecs/vq.ts:29 centroidDistance, channels = 4
-// Squared distance between a point and one codebook entry.
+__device__ __forceinline__ float vector_dot(float2 a, float2 b) { return a.x * b.x + a.y * b.y; }
+__device__ __forceinline__ float2 vector_add(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+__device__ __forceinline__ float2 vector_subtract(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
+__device__ __forceinline__ float2 vector_multiply(float2 a, float2 b) { return make_float2(a.x * b.x, a.y * b.y); }
+__device__ __forceinline__ float2 vector_scale(float2 a, float factor) { return make_float2(a.x * factor, a.y * factor); }
+__device__ __forceinline__ float vector_dot(float3 a, float3 b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
+__device__ __forceinline__ float3 vector_add(float3 a, float3 b) { return make_float3(a.x + b.x, a.y + b.y, a.z + b.z); }
+__device__ __forceinline__ float3 vector_subtract(float3 a, float3 b) { return make_float3(a.x - b.x, a.y - b.y, a.z - b.z); }
+__device__ __forceinline__ float3 vector_multiply(float3 a, float3 b) { return make_float3(a.x * b.x, a.y * b.y, a.z * b.z); }
+__device__ __forceinline__ float3 vector_scale(float3 a, float factor) { return make_float3(a.x * factor, a.y * factor, a.z * factor); }
+__device__ __forceinline__ float vector_dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+__device__ __forceinline__ float4 vector_add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ __forceinline__ float4 vector_subtract(float4 a, float4 b) { return make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w); }
+__device__ __forceinline__ float4 vector_multiply(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
+__device__ __forceinline__ float4 vector_scale(float4 a, float factor) { return make_float4(a.x * factor, a.y * factor, a.z * factor, a.w * factor); }
+
+// dsl/codecs/vq.ts:41 centroidDistances, channels = 4
+// Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
 template <typename Centroids>
-__device__ __forceinline__ float centroid_distance_4(float (&point)[4], u32 entry, Centroids centroids) {
-  float distance = 0.0f;
+__device__ __forceinline__ float4 centroid_distances_4(float4 (&points)[4], u32 entry, Centroids centroids) {
+  float4 distances = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   #pragma unroll
   for (u32 k = 0u; k < 4u; k++) {
-    const float difference = point[k] - centroids(entry * 4u + k);
-    distance += difference * difference;
+    const float centroid = centroids(entry * 4u + k);
+    const float4 differences = vector_subtract(points[k], make_float4(centroid, centroid, centroid, centroid));
+    distances = vector_add(distances, vector_multiply(differences, differences));
   }
-  return distance;
+  return distances;
 }
 
-// dsl/codecs/vq.ts:45 nearestCentroid, channels = 4, entries = 256
-// Index of the nearest codebook entry; the lowest on ties.
+// dsl/codecs/vq.ts:61 nearestCentroids, channels = 4, entries = 256
+// Indices of the nearest codebook entries of four points; the lowest on ties.
 template <typename Centroids>
-__device__ __forceinline__ u32 nearest_centroid_4_256(float (&point)[4], Centroids centroids) {
-  u32 best = 0u;
-  float best_distance = centroid_distance_4(point, 0u, centroids);
+__device__ __forceinline__ uint4 nearest_centroids_4_256(float4 (&points)[4], Centroids centroids) {
+  uint4 best = make_uint4(0u, 0u, 0u, 0u);
+  float4 least = centroid_distances_4(points, 0u, centroids);
   for (u32 entry = 1u; entry < 256u; entry++) {
-    const float distance = centroid_distance_4(point, entry, centroids);
-    if (distance < best_distance) {
-      best = entry;
-      best_distance = distance;
-    }
+    const float4 distances = centroid_distances_4(points, entry, centroids);
+    best = make_uint4(distances.x < least.x ? entry : best.x, distances.y < least.y ? entry : best.y, distances.z < least.z ? entry : best.z, distances.w < least.w ? entry : best.w);
+    least = make_float4(fminf(distances.x, least.x), fminf(distances.y, least.y), fminf(distances.z, least.z), fminf(distances.w, least.w));
   }
   return best;
 }
@@ -51,14 +66,17 @@ __device__ __forceinline__ float half_at(const u32* words, u32 index) {
   return half_to_float(static_cast<u16>(index % 2 == 0 ? word & 0xffffu : word >> 16));
 }
 
-// Vector `index` of the middle values, each channel over its scale. Vectors lie in the order [token][vector of the
-// row], so that `index` counts CHANNELS channels at a time through the whole array.
-__device__ __forceinline__ void load_point(
-    float (&point)[CHANNELS], u32 index, const float* __restrict__ rotated, const float* __restrict__ channel_scales) {
+// Four neighbouring vectors of the middle values, channel k of all four in points[k], each channel over its scale.
+// Vectors lie in the order [token][vector of the row]; places past the last vector repeat it.
+__device__ __forceinline__ void load_points(
+    float4 (&points)[CHANNELS], u32 first, u32 last, const float* __restrict__ rotated, const float* __restrict__ channel_scales) {
+  const auto channel = [&](u32 vector, u32 k) {
+    const u32 at = min(vector, last) * CHANNELS + k;
+    return rotated[at] / channel_scales[at % WIDTH];
+  };
 #pragma unroll
   for (u32 k = 0; k < CHANNELS; ++k) {
-    const u32 at = index * CHANNELS + k;
-    point[k] = rotated[at] / channel_scales[at % WIDTH];
+    points[k] = make_float4(channel(first, k), channel(first + 1, k), channel(first + 2, k), channel(first + 3, k));
   }
 }
 
@@ -75,13 +93,10 @@ extern "C" __global__ void __launch_bounds__(128) assign_values(
   __syncthreads();  // the codebook is in shared memory
 
   const u32 word = blockIdx.x * THREADS + threadIdx.x;
-  if (word >= sequence[AT_MIDDLE_TOKENS] * VALUE_ROW_WORDS) return;
-  u32 packed = 0;
-  for (u32 i = 0; i < 4; ++i) {
-    __threadfence_block();  // or a small codebook would be kept in registers for all four, more than there are
-    float point[CHANNELS];
-    load_point(point, word * 4 + i, rotated, channel_scales);
-    packed |= nearest_centroid_4_256(point, [&](u32 at) { return entries[at]; }) << (i * 8);
-  }
-  cache[sequence[AT_VALUE_CODES] + word] = packed;
+  const u32 words = sequence[AT_MIDDLE_TOKENS] * VALUE_ROW_WORDS;
+  if (word >= words) return;
+  float4 four[CHANNELS];
+  load_points(four, word * 4, words * 4 - 1, rotated, channel_scales);
+  const uint4 found = nearest_centroids_4_256(four, [&](u32 at) { return entries[at]; });
+  cache[sequence[AT_VALUE_CODES] + word] = found.x | found.y << 8 | found.z << 16 | found.w << 24;
 }

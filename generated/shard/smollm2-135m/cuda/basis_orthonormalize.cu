@@ -60,24 +60,25 @@ constexpr u32 chunk = 32;  // earlier columns projected out at a time, one a lan
 constexpr u32 warps = THREADS / chunk;
 
 // Euclidean norm of a column. The largest magnitude is taken out first, so that no square overflows or vanishes;
-// 0 when the column is zero or not finite.
+// 0 when the column is zero, not finite, or beyond where the inverse of its norm is.
 __device__ __forceinline__ float column_norm(const float* column, float (&scratch)[THREADS]) {
   float largest = 0.0f;
   for (u32 row = threadIdx.x; row < WIDTH; row += THREADS) largest = fmaxf(largest, fabsf(column[row * RANK]));
   largest = block_max(largest, scratch);
-  if (!(largest > 1e-37f && largest < 3e38f)) return 0.0f;
+  if (!(largest > 1e-36f && largest < 1e36f)) return 0.0f;
 
+  const float inverse = 1.0f / largest;
   float sum = 0.0f;
   for (u32 row = threadIdx.x; row < WIDTH; row += THREADS) {
-    const float part = column[row * RANK] / largest;
+    const float part = column[row * RANK] * inverse;
     sum += part * part;
   }
   const float norm = sqrtf(block_sum(sum, scratch)) * largest;
-  return norm < 3e38f ? norm : 0.0f;  // false for NaN
+  return norm > 0.0f ? norm : 0.0f;  // a NaN passes the maximum, but not the sum
 }
 
-__device__ __forceinline__ void divide_column(float* column, float divisor) {
-  for (u32 row = threadIdx.x; row < WIDTH; row += THREADS) column[row * RANK] /= divisor;
+__device__ __forceinline__ void scale_column(float* column, float factor) {
+  for (u32 row = threadIdx.x; row < WIDTH; row += THREADS) column[row * RANK] *= factor;
 }
 
 // Takes the components along columns 0 to index - 1 out of column `index`.
@@ -121,16 +122,16 @@ extern "C" __global__ void __launch_bounds__(256) basis_orthonormalize(
     for (u32 attempt = 1; attempt <= 4; ++attempt) {
       const float before = column_norm(column, scratch);
       if (before > 0.0f) {
-        divide_column(column, before);
+        scale_column(column, 1.0f / before);
         project_out(basis, index, scratch, along);
         project_out(basis, index, scratch, along);
         const float left = column_norm(column, scratch);
         if (left > 1e-6f) {
-          divide_column(column, left);
+          scale_column(column, 1.0f / left);
           break;
         }
       }
-      // Zero, not finite, or within rounding of the span of the earlier columns. The seeds lie past those of the start.
+      // Zero, unusable, or within rounding of the span of the earlier columns. The seeds lie past those of the start.
       for (u32 row = threadIdx.x; row < WIDTH; row += THREADS) {
         const u32 seed_index = attempt * WIDTH * RANK + row * RANK + index;
         column[row * RANK] = uniform_random(SEED, seed_index) * 2.0f - 1.0f;

@@ -139,6 +139,21 @@ fn rotate_vectors(thread: u32) {
   }
 }
 
+// Rounding lets the lengths drift over many rotations: makes them one again, one eigenvector a thread.
+fn normalize_vectors(thread: u32) {
+  for (var column = thread; column < RANK; column += THREADS) {
+    var sum = 0.0;
+    for (var row = 0u; row < RANK; row++) {
+      let entry = vectors[row * RANK + column];
+      sum += entry * entry;
+    }
+    let size = sqrt(sum);
+    for (var row = 0u; row < RANK; row++) {
+      vectors[row * RANK + column] /= size;
+    }
+  }
+}
+
 // Writes the eigenvalues in descending order; the place of each is the number of those before it, the lower index
 // first among equals.
 fn sort_values(thread: u32) {
@@ -179,6 +194,7 @@ fn basis_jacobi(
       finish_phase();
     }
   }
+  normalize_vectors(thread);
   sort_values(thread);
   finish_phase();
   // The small matrix is spent: the unsorted eigenvectors move to their places by way of it.

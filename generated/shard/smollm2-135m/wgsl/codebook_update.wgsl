@@ -33,7 +33,7 @@ fn codebook_update(
   }
   let points = sequence[AT_MIDDLE_TOKENS] * POINTS_PER_TOKEN;
   let chunks = (points + POINTS_PER_BLOCK - 1u) / POINTS_PER_BLOCK;
-  var sum: array<f32, CHANNELS>;
+  var sum = array<f32, CHANNELS>();
   var members = 0.0;
   for (var chunk = 0u; chunk < chunks; chunk++) {
     let cell = (chunk * ENTRIES + entry) * (CHANNELS + 1u);

@@ -209,7 +209,7 @@ fn load_coefficients(first: u32, group: vec4u, thread: u32) {
 // Middle keys of the tile before RoPE, into `tile_keys`: one channel a thread, all tokens at once.
 fn rebuild_keys(first: u32, head: u32, thread: u32) {
   let channel = head * HEAD_DIM + thread;
-  var key: array<f32, TILE_TOKENS>;
+  var key = array<f32, TILE_TOKENS>();
   for (var g = 0u; g < 1u; g++) {
     let group = KEY_GROUPS[g];
     if (group.z == 0u) {

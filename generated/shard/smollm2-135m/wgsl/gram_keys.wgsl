@@ -48,7 +48,7 @@ fn gram_keys(
   let middle_tokens = sequence[AT_MIDDLE_TOKENS];
   let column = thread % TILE;
   let row = thread / TILE;
-  var sums: array<f32, PER_THREAD>;
+  var sums = array<f32, PER_THREAD>();
   for (var first_token = 0u; first_token < middle_tokens; first_token += TILE_TOKENS) {
     for (var i = thread; i < TILE_TOKENS * TILE; i += THREADS) {
       let token = first_token + i / TILE;
@@ -58,7 +58,7 @@ fn gram_keys(
     // The tiles are complete before any thread reads them.
     workgroupBarrier();
     // Summed by tile first: long prompts lose less that way.
-    var tile_sums: array<f32, PER_THREAD>;
+    var tile_sums = array<f32, PER_THREAD>();
     for (var token = 0u; token < TILE_TOKENS; token++) {
       let factor = column_keys[token * TILE + column];
       for (var k = 0u; k < PER_THREAD; k++) {
