@@ -5,7 +5,7 @@ import { type Bench, checkAttended, checkDecompressed } from './held.js';
 import { asHalfBits, runKernel } from './run.js';
 
 /** Attention over codes of random content. */
-export async function attendCase(kernels: LoadedKernels, draw: AttendDraw, { judge, bar }: Bench): Promise<void> {
+export async function attendCase(kernels: LoadedKernels, draw: AttendDraw, bench: Bench): Promise<void> {
   const setting = attendSetting(kernels.geometry, draw);
   const { output, counters } = await attendOn(kernels, draw, setting);
   const where = (index: number) => {
@@ -13,8 +13,8 @@ export async function attendCase(kernels: LoadedKernels, draw: AttendDraw, { jud
     const tokens = `${sinks} + ${middle} + ${stream} + ${window} tokens`;
     return `sequence ${index} (${tokens}, ${splits} splits, scores to ${reach})`;
   };
-  checkAttended(kernels.geometry, output, setting.expected, where, { judge, bar });
-  judge.check(
+  checkAttended(kernels.geometry, output, setting.expected, where, bench);
+  bench.judge.check(
     'attend: counters that are not zero again',
     counters.reduce((sum, count) => sum + (count === 0 ? 0 : 1), 0),
     0,

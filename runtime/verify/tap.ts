@@ -5,13 +5,16 @@ export class Tap implements Device {
   readonly #device: Device;
   readonly #entry: string;
   readonly #binding: string;
+  readonly #apart: boolean;
   /** As the last run left it. */
   bytes: Uint8Array | undefined;
 
-  constructor(device: Device, entry: string, binding: string) {
+  /** @param tapped `apart` runs launches one by one, each with the time that the device gives to a whole list */
+  constructor(device: Device, tapped: { readonly entry: string; readonly binding: string; readonly apart: boolean }) {
     this.#device = device;
-    this.#entry = entry;
-    this.#binding = binding;
+    this.#entry = tapped.entry;
+    this.#binding = tapped.binding;
+    this.#apart = tapped.apart;
   }
 
   get kind(): DeviceKind {
@@ -42,7 +45,8 @@ export class Tap implements Device {
     return this.#device.compile(kernels);
   }
   async run(launches: readonly Launch[]): Promise<void> {
-    await this.#device.run(launches);
+    if (this.#apart) for (const launch of launches) await this.#device.run([launch]);
+    else await this.#device.run(launches);
     const tapped = launches.find(({ kernel }) => kernel.descriptor.entry === this.#entry);
     if (tapped) this.bytes = await this.#device.read(tapped.bindings[this.#binding]!.buffer);
   }

@@ -1,29 +1,28 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { loadScheme } from '../../cli/loader/load.js';
 import { defaultTargets, type GeneratedKernels, generate } from '../../codegen/generate.js';
-import { packagePath } from '../../codegen/packageRoot.js';
 import { geometryOf } from '../../dsl/geometry.js';
 import { modelFrom, presetModel } from '../../dsl/model.js';
 import { shard } from '../../dsl/schemes/shard.js';
 import type { Device } from '../../runtime/device.js';
 import { drawCase } from '../../runtime/verify/caseDraws.js';
 import { type VerifyOptions, verifyScheme } from '../../runtime/verify/index.js';
+import { documentOf, spawned, temporaryFolder } from '../cli/support.js';
 import { type DeviceName, deviceNames, openDevice } from '../stages/harness.js';
 
 /** GQA 2 on two KV heads: small enough that a prefill takes a second, and every schedule has more than one head. */
-const tiny = modelFrom(
-  {
-    model_type: 'llama',
-    hidden_size: 128,
-    num_hidden_layers: 1,
-    num_attention_heads: 4,
-    num_key_value_heads: 2,
-    head_dim: 32,
-    rope_theta: 10000,
-    max_position_embeddings: 4096,
-  },
-  'tiny',
-);
+const tinyConfig = {
+  model_type: 'llama',
+  hidden_size: 128,
+  num_hidden_layers: 1,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  head_dim: 32,
+  rope_theta: 10000,
+  max_position_embeddings: 4096,
+};
+const tiny = modelFrom(tinyConfig, 'tiny');
 const geometry = geometryOf(shard, tiny);
 
 /** The first seed from `seed` on whose case is of the kind, and for appended tokens starts in codes. */
@@ -52,7 +51,7 @@ const faults: Readonly<Record<DeviceName, readonly Fault[]>> = {
       from: '__syncthreads();  // all codes are there before they are packed',
       to: '',
       kind: 'append',
-      what: /^append: .*race/s,
+      what: /^append: append_token\.cu:\d+: .*codes/,
     },
     {
       name: 'the ring is read one slot further',
@@ -147,18 +146,22 @@ describe.each(deviceNames)('verify on %s', (deviceName) => {
     expect(replayed.failures[0]).toEqual({ ...failure, case: 0 });
     expect(await run({ cases: 1, seed: failure!.seed })).toMatchObject({ failed: 0 });
   });
-
-  test("a user's codec passes", async () => {
-    const scheme = await loadScheme(packagePath('examples', 'my-codec.ts'));
-    const append = seedOf('append');
-    expect(await verifyScheme(device, scheme, tiny, { cases: 12, seed: append })).toMatchObject({ failures: [] });
-  });
 });
 
-test('a run has at most two prefills of a wide model, and says how many it left out', () => {
-  const wide = geometryOf(shard, presetModel('llama-3.1-8b'));
-  const kinds = Array.from({ length: 400 }, (_, seed) => drawCase(wide, seed, 40).kind);
-  const prefills = kinds.filter((kind) => kind === 'prefill').length;
-  expect(prefills).toBeGreaterThan(0);
-  expect(prefills).toBeLessThan(20);
+test.each(deviceNames)("a user's codec passes on %s", async (deviceName) => {
+  const config = join(temporaryFolder(), 'config.json');
+  writeFileSync(config, JSON.stringify(tinyConfig));
+  const options = ['--model', config, '--device', deviceName, '--cases', '12', '--seed', `${seedOf('append')}`];
+  const run = await spawned(['verify', 'examples/my-codec.ts', ...options, '--json']);
+  expect(run.code, run.err).toBe(0);
+  expect(documentOf(run)).toMatchObject({ scheme: 'shard-absmax', cases: 12, failures: [] });
+});
+
+test('prefills of a wide model are drawn rarely', () => {
+  const model = presetModel('llama-3.1-8b');
+  const wide = geometryOf(shard, model);
+  const isPrefill = (seed: number) => drawCase(wide, seed, 40).kind === 'prefill';
+  const seeds = Array.from({ length: 500 }, (_, seed) => seed).filter(isPrefill);
+  expect(seeds.length).toBeGreaterThan(0);
+  expect(seeds.length).toBeLessThan(25);
 });
