@@ -6,7 +6,10 @@ export const deviceNames = ['emulator', 'webgpu', 'cuda'] as const;
 export type DeviceName = (typeof deviceNames)[number];
 
 export interface OpenOptions {
-  /** Of the emulator: reports of bad accesses and races, or speed. */
+  /**
+   * 'full' makes faults show: the emulator reports bad accesses and races and runs threads in a shuffled order, WebGPU
+   * buffers start as NaN instead of zero. 'none' is faster.
+   */
   readonly checks: 'full' | 'none';
 }
 
@@ -27,11 +30,15 @@ export async function openDevice(name: DeviceName, { checks }: OpenOptions, cont
 }
 
 async function open(name: DeviceName, checks: 'full' | 'none'): Promise<Device> {
+  const full = checks === 'full';
   switch (name) {
     case 'emulator':
-      return (await import('../runtime/emulator/emulator.js')).EmulatorDevice.open({ checks });
+      return (await import('../runtime/emulator/emulator.js')).EmulatorDevice.open({
+        checks,
+        order: full ? 'shuffled' : 'ascending',
+      });
     case 'webgpu':
-      return (await import('../runtime/webgpu/webgpu.js')).WebGpuDevice.open({ adapter: 'any' });
+      return (await import('../runtime/webgpu/webgpu.js')).WebGpuDevice.open({ adapter: 'any', poison: full });
     case 'cuda':
       throw new KvforgeError('missing-capability', {
         at: '--device',

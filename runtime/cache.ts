@@ -19,6 +19,15 @@ export interface CacheCapacity {
   readonly generated: number;
 }
 
+const emptyLengths: SequenceLengths = {
+  sinkTokens: 0,
+  middleTokens: 0,
+  streamTokens: 0,
+  windowTokens: 0,
+  windowStart: 0,
+  promptTokens: 0,
+};
+
 /**
  * The compressed KV cache of one layer, on a device.
  *
@@ -46,8 +55,7 @@ export class KvCache {
       tables: device.allocate('tables', tables.byteLength),
     };
     device.write(this.#buffers.tables, tables);
-    const empty = { sinkTokens: 0, middleTokens: 0, streamTokens: 0, windowTokens: 0, windowStart: 0, promptTokens: 0 };
-    for (let sequence = 0; sequence < capacity.sequences; sequence++) this.#writeRecord(sequence, empty);
+    for (let sequence = 0; sequence < capacity.sequences; sequence++) this.#writeRecord(sequence, emptyLengths);
   }
 
   /**
@@ -62,6 +70,15 @@ export class KvCache {
         expected: 'a whole number from 1 to 65535',
         received: String(capacity.sequences),
         hint: 'Open one cache for the whole batch.',
+      });
+    }
+    const { maxPositions, name } = kernels.geometry.model;
+    if (capacity.tokens + capacity.generated > maxPositions) {
+      throw new KvforgeError('wrong-use', {
+        at: 'tokens',
+        expected: `at most ${maxPositions} tokens, prompt and generated (the positions of ${name})`,
+        received: String(capacity.tokens + capacity.generated),
+        hint: 'Lower the capacity, or give the model its longer context in config.json.',
       });
     }
     const layout = layoutSequence(kernels.geometry, { tokens: capacity.tokens, generated: capacity.generated });
@@ -108,35 +125,41 @@ export class KvCache {
     checkHalf(values, { name: 'values', dimensions });
 
     const { sinks, middle, window } = splitPrompt(g, tokens);
-    this.#writeRecord(sequence, {
-      sinkTokens: sinks,
-      middleTokens: middle,
-      streamTokens: 0,
-      windowTokens: window,
-      windowStart: 0,
-      promptTokens: tokens,
-    });
+    const owned: DeviceBuffer[] = [];
     const prompt = (label: string, data: Uint16Array) => {
       const buffer = device.allocate(label, data.byteLength);
+      owned.push(buffer);
       device.write(buffer, data);
-      return buffer;
+      return { buffer };
     };
-    const input = { keys: prompt('keys', keys), values: prompt('values', values) };
-    const { launches, scratch } = encodeLaunches(
-      this.#kernels,
-      {
-        sequence: { buffer: this.#buffers.sequences, offset: sequence * recordBytes, bytes: recordBytes },
-        keys: { buffer: input.keys },
-        values: { buffer: input.values },
-        tables: { buffer: this.#buffers.tables },
-        cache: { buffer: this.#buffers.cache },
-      },
-      middle,
-    );
+    let done = false;
     try {
+      this.#writeRecord(sequence, {
+        sinkTokens: sinks,
+        middleTokens: middle,
+        streamTokens: 0,
+        windowTokens: window,
+        windowStart: 0,
+        promptTokens: tokens,
+      });
+      const launches = encodeLaunches(
+        this.#kernels,
+        {
+          sequence: { buffer: this.#buffers.sequences, offset: sequence * recordBytes, bytes: recordBytes },
+          keys: prompt('keys', keys),
+          values: prompt('values', values),
+          tables: { buffer: this.#buffers.tables },
+          cache: { buffer: this.#buffers.cache },
+        },
+        middle,
+        owned,
+      );
       await device.run(launches);
+      done = true;
     } finally {
-      for (const buffer of [input.keys, input.values, ...scratch]) buffer.release();
+      // A sequence whose prompt failed half-way holds nothing, rather than lengths of tokens that were never coded.
+      if (!done) this.#emptyAfterFault(sequence);
+      for (const buffer of owned) buffer.release();
     }
   }
 
@@ -144,7 +167,7 @@ export class KvCache {
    * Appends one generated token to every sequence.
    *
    * @param keys f16 bits [sequences][KV heads][head dim], after RoPE at each sequence's next position
-   * @throws KvforgeError `does-not-fit` when a sequence's stream is full; that sequence is unchanged
+   * @throws KvforgeError `does-not-fit` when a sequence's stream is full; then no sequence is changed
    */
   async append(keys: Uint16Array, values: Uint16Array): Promise<void> {
     const { device, geometry: g } = this.#kernels;
@@ -156,11 +179,22 @@ export class KvCache {
     ];
     checkHalf(keys, { name: 'keys', dimensions });
     checkHalf(values, { name: 'values', dimensions });
+    const full = (await this.#readRecords()).findIndex(
+      ({ streamTokens, windowTokens }) => windowTokens === g.scheme.window && streamTokens >= this.#capacity.generated,
+    );
+    if (full >= 0) {
+      throw new KvforgeError('does-not-fit', {
+        at: `sequence ${full}`,
+        expected: `at most ${this.#capacity.generated} tokens in the stream`,
+        received: `${this.#capacity.generated + 1}`,
+        hint: 'Open the cache with more generated tokens; nothing was appended to any sequence.',
+      });
+    }
     const newKeys = device.allocate('new_keys', keys.byteLength);
     const newValues = device.allocate('new_values', values.byteLength);
-    device.write(newKeys, keys);
-    device.write(newValues, values);
     try {
+      device.write(newKeys, keys);
+      device.write(newValues, values);
       await device.run([
         this.#kernels.launch(
           'append_token',
@@ -177,17 +211,6 @@ export class KvCache {
     } finally {
       newKeys.release();
       newValues.release();
-    }
-    for (let sequence = 0; sequence < sequences; sequence++) {
-      const { refusedTokens, streamTokens } = await this.#readRecord(sequence);
-      if (refusedTokens > 0) {
-        throw new KvforgeError('does-not-fit', {
-          at: `sequence ${sequence}`,
-          expected: `at most ${this.#capacity.generated} tokens in the stream`,
-          received: `${streamTokens + refusedTokens}`,
-          hint: 'Open the cache with more generated tokens.',
-        });
-      }
     }
   }
 
@@ -264,7 +287,7 @@ export class KvCache {
   async decompress(sequence: number): Promise<{ keys: Uint16Array; values: Uint16Array; tokens: number }> {
     const { device, geometry: g } = this.#kernels;
     this.#checkSequence(sequence);
-    const lengths = await this.#readRecord(sequence);
+    const lengths = await this.lengths(sequence);
     const tokens = lengths.sinkTokens + lengths.middleTokens + lengths.streamTokens + lengths.windowTokens;
     const bytes = Math.max(1, tokens) * g.width * 2;
     const keys = device.allocate('keys', bytes);
@@ -298,7 +321,7 @@ export class KvCache {
   /** Lengths of a sequence, read from the device. */
   async lengths(sequence: number): Promise<SequenceLengths> {
     this.#checkSequence(sequence);
-    return this.#readRecord(sequence);
+    return (await this.#readRecords())[sequence]!;
   }
 
   /** The sequence's share of the cache buffer, as it lies in device memory; `layout` says where its parts are. */
@@ -333,13 +356,20 @@ export class KvCache {
   }
 
   async #defaultSplits(): Promise<number> {
-    let longest = 0;
-    for (let sequence = 0; sequence < this.#capacity.sequences; sequence++) {
-      const { sinkTokens, middleTokens, streamTokens, windowTokens } = await this.#readRecord(sequence);
-      longest = Math.max(longest, sinkTokens + middleTokens + streamTokens + windowTokens);
-    }
+    const totals = (await this.#readRecords()).map(
+      ({ sinkTokens, middleTokens, streamTokens, windowTokens }) =>
+        sinkTokens + middleTokens + streamTokens + windowTokens,
+    );
     // 256 tokens keep a block's fixed cost, loading the basis, below the cost of its tokens.
-    return Math.min(64, Math.max(1, Math.ceil(longest / 256)));
+    return Math.min(64, Math.max(1, Math.ceil(Math.max(...totals) / 256)));
+  }
+
+  #emptyAfterFault(sequence: number): void {
+    try {
+      this.#writeRecord(sequence, emptyLengths);
+    } catch {
+      // The device is gone, and the cache with it; the fault itself is what the caller must see.
+    }
   }
 
   #writeRecord(sequence: number, lengths: SequenceLengths): void {
@@ -347,9 +377,11 @@ export class KvCache {
     this.#kernels.device.write(this.#buffers.sequences, record, sequence * recordBytes);
   }
 
-  async #readRecord(sequence: number) {
-    const bytes = await this.#kernels.device.read(this.#buffers.sequences, sequence * recordBytes, recordBytes);
-    return readRecord(new Uint32Array(bytes.buffer, bytes.byteOffset, recordBytes / 4));
+  async #readRecords(): Promise<readonly SequenceLengths[]> {
+    const bytes = await this.#kernels.device.read(this.#buffers.sequences);
+    return Array.from({ length: this.#capacity.sequences }, (_, sequence) =>
+      readRecord(new Uint32Array(bytes.buffer, bytes.byteOffset + sequence * recordBytes, recordBytes / 4)),
+    );
   }
 
   #checkSequence(sequence: number): void {

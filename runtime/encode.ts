@@ -18,19 +18,20 @@ export interface EncodeInput {
  * back in between, so the whole list is one submission.
  *
  * @param middleTokens tokens of the compressed middle
+ * @param owned takes the scratch as it is allocated, so that the caller can release it whatever happens
  */
 export function encodeLaunches(
   kernels: LoadedKernels,
   input: EncodeInput,
   middleTokens: number,
-): { readonly launches: readonly Launch[]; readonly scratch: readonly DeviceBuffer[] } {
+  owned: DeviceBuffer[],
+): readonly Launch[] {
   const { geometry: g, device } = kernels;
   const [, pca] = g.scheme.keys;
   const [, , quantizer] = g.scheme.values;
-  const scratch: DeviceBuffer[] = [];
   const floats = (label: string, count: number): BufferRange => {
     const buffer = device.allocate(label, Math.max(1, count) * 4);
-    scratch.push(buffer);
+    owned.push(buffer);
     return { buffer };
   };
   const launches: Launch[] = [];
@@ -92,5 +93,5 @@ export function encodeLaunches(
   }
   launch('codebook_store', { sequence, centroids, cache });
   launch('assign_values', { ...points, cache });
-  return { launches, scratch };
+  return launches;
 }

@@ -1,7 +1,7 @@
-import { access, constants, mkdir, readFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { builtinsFile } from '../../codegen/builtins.js';
 import type { FunctionIr } from '../../codegen/ir.js';
-import { packagePath } from '../../codegen/packageRoot.js';
+import { cacheFolders, findCacheFolder } from '../../runtime/cacheFolder.js';
 import { runProgram } from '../../runtime/emulator/toolchain.js';
 import { type Check, found, guarded, missing } from './check.js';
 
@@ -9,7 +9,11 @@ const leastNode = 20;
 
 /** Node, the package's own files, and where it keeps what it compiles. */
 export async function hostChecks(): Promise<readonly Check[]> {
-  return Promise.all([nodeCheck(), guarded('device functions', builtinsCheck), guarded('cache folder', cacheCheck)]);
+  return Promise.all([
+    nodeCheck(),
+    guarded('device functions', builtinsCheck),
+    guarded('cache folder', () => cacheCheck()),
+  ]);
 }
 
 async function nodeCheck(): Promise<Check> {
@@ -23,19 +27,15 @@ async function builtinsCheck(): Promise<Check> {
   return found('device functions', `${functions.length} built-in ones in ${builtinsFile}`);
 }
 
-async function cacheCheck(): Promise<Check> {
-  const folder = packagePath('.cache', 'kvforge');
-  try {
-    await mkdir(folder, { recursive: true, mode: 0o700 });
-    await access(folder, constants.W_OK);
-    return found('cache folder', folder);
-  } catch {
-    return missing(
-      'cache folder',
-      `${folder} cannot be written`,
-      'Set XDG_CACHE_HOME to a folder that can; until then a temporary one serves.',
-    );
-  }
+/** The last of the folders is temporary: it serves, but what is compiled there may have to be compiled again. */
+export async function cacheCheck(caches: readonly string[] = cacheFolders()): Promise<Check> {
+  const folder = await findCacheFolder([], caches.slice(0, -1));
+  if (folder !== undefined) return found('cache folder', folder);
+  return missing(
+    'cache folder',
+    `${caches.slice(0, -1).join(' and ')} cannot be written, or others can write there too`,
+    'Set XDG_CACHE_HOME to a folder that only you can write to; until then a temporary one serves.',
+  );
 }
 
 /** The first line of `program --version`. */

@@ -1,7 +1,6 @@
 /** Which declaration a top-level name of a file stands for, through imports and re-exports. */
 import { existsSync } from 'node:fs';
 import { basename, dirname, join, relative, resolve, sep } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type {
   FunctionDeclaration,
   Node,
@@ -10,6 +9,7 @@ import type {
   TypeAliasDeclaration,
   VariableDeclaration,
 } from 'ts-morph';
+import { packagePath } from '../packageRoot.js';
 
 export type Morph = typeof import('ts-morph');
 
@@ -20,7 +20,8 @@ export type Entity =
   | { readonly kind: 'library'; readonly name: string }
   | { readonly kind: 'unresolved'; readonly specifier: string };
 
-const libraryStem = resolve(dirname(fileURLToPath(import.meta.url)), '../../dsl/device');
+/** The device library as sources name it, and as the built package does. */
+const libraryStems: readonly string[] = [packagePath('dsl', 'device'), packagePath('dist', 'dsl', 'device')];
 
 function stemOf(path: string): string {
   return path.replace(/\.(d\.ts|[cm]?[jt]s)$/, '');
@@ -30,7 +31,7 @@ function isLibrary(specifier: string, from: string): boolean {
   if (specifier === 'kvforge' || specifier.startsWith('kvforge/')) return true;
   if (!specifier.startsWith('.')) return false;
   const stem = stemOf(resolve(dirname(from), specifier));
-  if (stem === libraryStem) return true;
+  if (libraryStems.includes(stem)) return true;
   // Text that lives outside the package still writes '../device.js' as the built-in codecs do.
   return basename(stem) === 'device' && !existsSync(`${stem}.ts`);
 }
@@ -84,11 +85,18 @@ function findReexport(project: Project, file: SourceFile, name: string): Entity 
   return undefined;
 }
 
-/** The path messages and comments show: relative to the nearest package.json, else to where we run. */
-export function labelOf(path: string): string {
+/** The path within the package that a file belongs to, if any. */
+export function packageLabel(path: string): string | undefined {
   for (let folder = dirname(path); folder !== dirname(folder); folder = dirname(folder)) {
     if (existsSync(join(folder, 'package.json'))) return relative(folder, path).split(sep).join('/');
   }
+  return undefined;
+}
+
+/** The path messages show: relative to the nearest package.json, else to where we run. */
+export function labelOf(path: string): string {
+  const inPackage = packageLabel(path);
+  if (inPackage !== undefined) return inPackage;
   const fromHere = relative(process.cwd(), path);
   return (fromHere.startsWith('..') ? path : fromHere).split(sep).join('/');
 }

@@ -1,6 +1,6 @@
 import type { KernelDescriptor } from '../../codegen/manifest.js';
+import { checkAllocation, checkKernel, checkLaunch, checkOpen, checkTransfer } from '../checks.js';
 import type { CompiledKernel, Device, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
-import { checkAllocation, checkKernel, checkLaunch, checkOpen, checkTransfer } from '../webgpu/checks.js';
 import { describeFault, type FaultContext } from './fault.js';
 import { EmulatorProcess, FaultReport, Message } from './process.js';
 import { type Built, buildHost, buildKernel, openToolchain, type Toolchain } from './toolchain.js';
@@ -17,12 +17,15 @@ export interface EmulatorOptions {
   readonly timeoutMs?: number;
   /** C++ compiler; g++ if not given. */
   readonly compiler?: string;
-  /** Folder for compiled kernels; `.cache/kvforge/emulator` in the package if not given. */
+  /** Folder for compiled kernels, which only you should be able to write to; `cacheFolders()` if not given. */
   readonly cache?: string;
 }
 
 /** A sixteenth of the address range that the host program reserves; more than a CPU could work through. */
 const LARGEST_BUFFER = 2 ** 34;
+
+/** From sm_80 on the text is the same, so a kernel for any of them runs. */
+const architectures = ['sm_80', 'sm_86', 'sm_87', 'sm_89', 'sm_90', 'sm_100', 'sm_103', 'sm_110', 'sm_120'];
 
 const orders = { ascending: 0, descending: 1, shuffled: 2 } as const;
 
@@ -70,7 +73,7 @@ export class EmulatorDevice implements Device {
     blocksPerDimension: 2 ** 31 - 1,
     threadsPerBlock: 1024,
   };
-  readonly features: ReadonlySet<string> = new Set(['sm_80', 'sm_90', 'tensor-cores', 'cp.async']);
+  readonly features: ReadonlySet<string> = new Set(architectures);
   readonly checks: 'full' | 'none';
   readonly #options: Required<Pick<EmulatorOptions, 'order' | 'seed' | 'timeoutMs'>>;
   readonly #toolchain: Toolchain;

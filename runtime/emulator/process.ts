@@ -37,6 +37,7 @@ export class EmulatorProcess {
   #received = 0;
   #timer: NodeJS.Timeout | undefined;
   #lost: string | undefined;
+  #closing = false;
   #exited: Promise<void>;
 
   constructor(program: string) {
@@ -90,18 +91,20 @@ export class EmulatorProcess {
 
   /** Ends the process and waits for its end; requests not answered yet are. */
   async close(): Promise<void> {
-    if (this.#lost === undefined) {
+    if (!this.#closing) {
+      // Also a lost process may not have ended yet.
+      this.#keepAlive(true);
+      this.#closing = true;
       const header = Buffer.alloc(16);
       header.writeUInt32LE(Message.quit, 0);
-      this.#input.end(header);
-      this.#child.ref();
-      (this.#output as Unrefable).ref?.();
+      if (this.#lost === undefined) this.#input.end(header);
     }
     await this.#exited;
   }
 
-  /** An idle emulator must not keep Node running; a request under way must. */
+  /** An idle emulator must not keep Node running; a request under way must, and so must the wait for its end. */
   #keepAlive(busy: boolean): void {
+    if (this.#closing) return;
     for (const handle of [this.#child, this.#input as Unrefable, this.#output as Unrefable] as const) {
       if (busy) handle.ref?.();
       else handle.unref?.();

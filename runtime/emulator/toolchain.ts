@@ -1,11 +1,11 @@
 import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
-import { access, constants, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { basename, dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { packagePath } from '../../codegen/packageRoot.js';
 import { KvforgeError } from '../../dsl/errors.js';
+import { cacheFolder } from '../cacheFolder.js';
 
 /** The compiler of the emulator, and where its results are kept. */
 export interface Toolchain {
@@ -41,42 +41,6 @@ export function runProgram(program: string, args: readonly string[]): Promise<Ou
   });
 }
 
-/** The root of the package: sources lie there both when run from TypeScript and from dist/. */
-function packageRoot(): string {
-  let folder = dirname(fileURLToPath(import.meta.url));
-  while (!existsSync(join(folder, 'runtime', 'emulator', 'host.cc'))) {
-    const parent = dirname(folder);
-    if (parent === folder) {
-      throw new KvforgeError('missing-capability', {
-        at: 'emulator',
-        expected: 'runtime/emulator/host.cc in the package',
-        received: 'no such file',
-        hint: 'Install kvforge again.',
-      });
-    }
-    folder = parent;
-  }
-  return folder;
-}
-
-/** The first folder of the list that can be made and written. */
-async function cacheFolder(root: string): Promise<string> {
-  const cacheHome = process.env.XDG_CACHE_HOME;
-  const candidates = [
-    join(root, '.cache', 'kvforge', 'emulator'),
-    ...(cacheHome ? [join(cacheHome, 'kvforge', 'emulator')] : []),
-    join(tmpdir(), `kvforge-emulator-${process.getuid?.() ?? 0}`),
-  ];
-  for (const folder of candidates) {
-    try {
-      await mkdir(folder, { recursive: true, mode: 0o700 });
-      await access(folder, constants.W_OK);
-      return folder;
-    } catch {}
-  }
-  return mkdtemp(join(tmpdir(), 'kvforge-emulator-'));
-}
-
 function architectureOptions(): readonly string[] {
   if (process.arch !== 'x64') return [];
   try {
@@ -89,8 +53,15 @@ function architectureOptions(): readonly string[] {
 }
 
 export async function openToolchain(compiler: string, cache?: string): Promise<Toolchain> {
-  const root = packageRoot();
-  const sources = join(root, 'runtime', 'emulator');
+  const sources = packagePath('runtime', 'emulator');
+  if (!existsSync(join(sources, 'host.cc'))) {
+    throw new KvforgeError('missing-capability', {
+      at: 'emulator',
+      expected: 'runtime/emulator/host.cc in the package',
+      received: 'no such file',
+      hint: 'Install kvforge again.',
+    });
+  }
   const { code, stdout } = await runProgram(compiler, ['--version']);
   if (code !== 0) {
     throw new KvforgeError('missing-capability', {
@@ -107,7 +78,7 @@ export async function openToolchain(compiler: string, cache?: string): Promise<T
     hash.update(name).update(await readFile(join(sources, name)));
   }
   const fingerprint = hash.digest('hex');
-  return { compiler, version, sources, cache: cache ?? (await cacheFolder(root)), architecture, fingerprint };
+  return { compiler, version, sources, cache: cache ?? (await cacheFolder(['emulator'])), architecture, fingerprint };
 }
 
 /**
@@ -122,9 +93,9 @@ async function cached(
 ): Promise<string> {
   const folder = join(toolchain.cache, key);
   if (existsSync(join(folder, file))) return join(folder, file);
-  await mkdir(toolchain.cache, { recursive: true });
+  await mkdir(toolchain.cache, { recursive: true, mode: 0o700 });
   const temporary = `${folder}.${process.pid}.${randomBytes(4).toString('hex')}`;
-  await mkdir(temporary);
+  await mkdir(temporary, { mode: 0o700 });
   try {
     await build(temporary);
     await rename(temporary, folder).catch((error: unknown) => {

@@ -33,6 +33,8 @@ export interface SequenceDraw {
   readonly reach: number;
   /** Query along the key of a token, which then holds nearly all weight if the reach is large. */
   readonly aligned: boolean;
+  /** What all keys are multiplied with: models differ by orders of magnitude. */
+  readonly magnitude: number;
 }
 
 export interface AttendDraw {
@@ -60,6 +62,7 @@ export function attendDraws(g: Geometry, mostReach = 40): fc.Arbitrary<AttendDra
     splits: fc.integer({ min: 1, max: 8 }),
     reach: fc.constantFrom(...[0, 0.01, 1, 10, 40].filter((reach) => reach <= mostReach)),
     aligned: fc.boolean(),
+    magnitude: fc.constantFrom(1, 1e-2, 1e-3, 30),
   });
   return fc.record({ sequences: fc.array(sequence, { minLength: 1, maxLength: 3 }), seed: fc.nat({ max: 0xffff }) });
 }
@@ -129,14 +132,16 @@ export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): Att
 
 function drawParts(
   g: Geometry,
-  { sinks, middle, stream, window, reach }: SequenceDraw,
+  { sinks, middle, stream, window, reach, magnitude }: SequenceDraw,
   random: () => number,
 ): ShardParts {
   const normal = () => normalFrom(random);
   const halves = (length: number, next: () => number) => Float64Array.from({ length }, () => toHalf(next()));
   const below = (limit: number) => Math.floor(random() * limit);
+  const key = () => magnitude * normal();
+  const meanFactor = random() < 0.3 ? 0 : 1;
   const exact = (tokens: number): Cache => ({
-    keys: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, normal) },
+    keys: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, key) },
     values: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, normal) },
   });
   const widthOf = Array.from({ length: g.rank }, (_, r) => {
@@ -146,11 +151,11 @@ function drawParts(
   // As from an encoder: a component without bits has no scale; basis columns have unit length, on average.
   const limitOf = widthOf.map((bits) => (bits === 0 ? 0 : 2 ** (bits - 1) - 1));
   const coefficientScales = Float64Array.from(limitOf, (limit) =>
-    limit === 0 ? 0 : toHalf((random() * Math.sqrt(g.width)) / limit),
+    limit === 0 ? 0 : toHalf((magnitude * random() * Math.sqrt(g.width)) / limit),
   );
   const streamCodes = () => Uint16Array.from({ length: stream * g.width }, () => below(2 ** g.streamBits));
-  const streamNorms = (zeros: boolean) =>
-    halves(stream * g.kvHeads, () => (zeros && random() < 0.1 ? 0 : Math.exp(normal())));
+  const streamNorms = (zeros: boolean, factor: number) =>
+    halves(stream * g.kvHeads, () => (zeros && random() < 0.1 ? 0 : factor * Math.exp(normal())));
   return {
     kvHeads: g.kvHeads,
     headDim: g.headDim,
@@ -167,7 +172,7 @@ function drawParts(
       coefficientScales,
       basisCodes: Int8Array.from({ length: g.width * g.rank }, () => below(255) - 127),
       basisScales: halves(g.rank, () => (0.5 + random()) / 73 / Math.sqrt(g.width)),
-      mean: halves(g.width, normal),
+      mean: halves(g.width, () => meanFactor * key()),
       channels: g.channels,
       valueCodes: Uint16Array.from({ length: (middle * g.width) / g.channels }, () => below(g.entries)),
       codebook: halves(g.entries * g.channels, () => random() * 2 - 1),
@@ -177,9 +182,9 @@ function drawParts(
       tokens: stream,
       keyCodes: streamCodes(),
       valueCodes: streamCodes(),
-      keyNorms: streamNorms(true),
+      keyNorms: streamNorms(true, magnitude),
       // Were the token of nearly all weight zero, the output would be the others', whose weights f16 does not hold.
-      valueNorms: streamNorms(reach <= 1),
+      valueNorms: streamNorms(reach <= 1, 1),
       // Whether it is a good table is for the codec's own tests.
       levels: streamValues(g),
     },

@@ -9,6 +9,7 @@ export const kinds = [
   'zero rows',
   'constant channels',
   'loud channel',
+  'small',
   'denormals',
   'largest halves',
   'repeated rows',
@@ -45,6 +46,7 @@ export function numbers({ kind, seed }: Omit<Draw, 'tokens'>, rows: number, widt
       let x = normal() + offsets[i]!;
       if (kind === 'constant channels' && i % 2 === 0) x = offsets[i]!;
       if (kind === 'loud channel' && i === loud) x *= 1000;
+      if (kind === 'small') x *= 1e-3;
       if (kind === 'denormals') x *= 2 ** -20;
       if (kind === 'largest halves') x = (random() < 0.5 ? -1 : 1) * (random() < 0.5 ? 65504 : 60000 * random());
       if (kind === 'repeated rows') x = few[same * width + i]!;

@@ -1,12 +1,12 @@
 import { createReadStream, existsSync, readFileSync } from 'node:fs';
-import { lstat, mkdir, mkdtemp, rename, rm } from 'node:fs/promises';
+import { mkdtemp, rename, rm } from 'node:fs/promises';
 import { createRequire } from 'node:module';
-import { constants, tmpdir, userInfo } from 'node:os';
+import { constants } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
-import { fileURLToPath } from 'node:url';
 import { isMainThread } from 'node:worker_threads';
 import { createBrotliDecompress } from 'node:zlib';
+import { cacheFolders, privateFolder } from '../cacheFolder.js';
 
 /** What Dawn will find when it looks for Vulkan. */
 export interface VulkanSetup {
@@ -71,30 +71,6 @@ function findArchive(): Archive | undefined {
   return undefined;
 }
 
-function packageRoot(): string | undefined {
-  for (let folder = dirname(fileURLToPath(import.meta.url)); dirname(folder) !== folder; folder = dirname(folder)) {
-    if (existsSync(join(folder, 'package.json'))) return folder;
-  }
-  return undefined;
-}
-
-/** Folders for the unpacked driver, best first. The one in the shared temporary folder is private to the user. */
-function cacheFolders(): string[] {
-  const root = packageRoot();
-  const xdg = process.env.XDG_CACHE_HOME;
-  return [
-    ...(root === undefined ? [] : [join(root, '.cache', 'kvforge')]),
-    ...(xdg === undefined || xdg === '' ? [] : [join(xdg, 'kvforge')]),
-    join(tmpdir(), `kvforge-${userInfo().uid}`),
-  ];
-}
-
-/** What lies in the folder gets loaded into the process, so nobody else may be able to put files there. */
-async function isPrivate(folder: string): Promise<boolean> {
-  const stat = await lstat(folder);
-  return stat.isDirectory() && (stat.uid === process.getuid?.() || stat.uid === 0) && (stat.mode & 0o022) === 0;
-}
-
 async function unpack(archive: Archive, target: string): Promise<void> {
   const { extract } = archive.require('tar-fs') as {
     extract(folder: string, options: { chown: boolean; ignore(name: string): boolean }): NodeJS.WritableStream;
@@ -133,12 +109,8 @@ export async function unpackSwiftShader(
   }
   let why = '';
   for (const cache of caches) {
-    const folder = join(cache, 'swiftshader', archive.version);
     try {
-      await mkdir(dirname(folder), { recursive: true, mode: 0o700 });
-      for (const part of [cache, dirname(folder)]) {
-        if (!(await isPrivate(part))) throw new Error(`${part} is writable by others`);
-      }
+      const folder = join(await privateFolder(cache, 'swiftshader'), archive.version);
       if (!existsSync(join(folder, DRIVER))) await unpack(archive, folder);
       return { folder };
     } catch (error) {

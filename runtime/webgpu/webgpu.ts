@@ -1,7 +1,5 @@
 import type { KernelDescriptor } from '../../codegen/manifest.js';
 import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
-import type { CompiledKernel, Device, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
-import { describeAdapter, type FeatureChoice, requestGpuDevice, USED_FEATURES } from './adapter.js';
 import {
   type BoundRange,
   checkAllocation,
@@ -10,7 +8,9 @@ import {
   checkOpen,
   checkTransfer,
   type OwnBuffer,
-} from './checks.js';
+} from '../checks.js';
+import type { CompiledKernel, Device, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
+import { describeAdapter, type FeatureChoice, requestGpuDevice, USED_FEATURES } from './adapter.js';
 import { compileKernels, firstLine, type WebGpuKernel } from './compile.js';
 
 export interface FromGpuDeviceOptions {

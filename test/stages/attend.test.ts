@@ -137,6 +137,7 @@ describe.each(schedules)('attention by $name', ({ name, device: deviceName, opti
           splits: 1,
           reach: 1,
           aligned: false,
+          magnitude: 1,
         },
       ],
       seed: 0,
@@ -174,7 +175,17 @@ describe.each(schedules)('attention by $name', ({ name, device: deviceName, opti
     });
 
     test('gives zeros for a sequence without tokens, beside one that has some', async () => {
-      const nothing = { sinks: 0, middle: 0, stream: 0, window: 0, windowStart: 0, spare: 1, reach: 1, aligned: false };
+      const nothing = {
+        sinks: 0,
+        middle: 0,
+        stream: 0,
+        window: 0,
+        windowStart: 0,
+        spare: 1,
+        reach: 1,
+        aligned: false,
+        magnitude: 1,
+      };
       const some = { ...nothing, middle: 5, window: 1, splits: 2 };
       const draw = { sequences: [{ ...nothing, splits: 3 }, some], seed: 1 };
       const { output } = await attendOn(kernels, draw, attendSetting(g, draw));

@@ -2,9 +2,9 @@ import { execFile, spawnSync } from 'node:child_process';
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
-import { promisify } from 'node:util';
 import { afterAll, expect, test } from 'vitest';
 import { EmulatorDevice } from '../../../runtime/emulator/emulator.js';
+import { cli } from '../../cli/support.js';
 import { faultOf } from '../device-conformance.js';
 import { launch } from './harness.js';
 import { add, copyForgets, kernel } from './kernels.js';
@@ -60,6 +60,31 @@ test('text and descriptor must agree', async () => {
   expect(await run([1, 65536, 1])).toBe(
     'wrong-use: add: expected at most 65535 blocks in y, got 65536. Fold the grid into x.',
   );
+  await device.close();
+});
+
+test('kernels for every architecture that the command line offers run', async () => {
+  const { out } = await cli(
+    'generate',
+    'shard',
+    '--model',
+    'x',
+    '--target',
+    'cuda',
+    '--arch',
+    'sm_1',
+    '--out',
+    'x',
+    '--json',
+  );
+  const offered = out.match(/sm_\d{2,}/g) ?? [];
+  expect(offered).toEqual(expect.arrayContaining(['sm_80', 'sm_86', 'sm_89', 'sm_90', 'sm_100', 'sm_120']));
+  const device = await EmulatorDevice.open();
+  expect([...device.features].sort()).toEqual([...new Set(offered)].sort());
+  for (const arch of offered) {
+    const text = { ...add, descriptor: { ...add.descriptor, requires: [arch] } };
+    expect(await faultOf(() => device.compile([text]))).toBe('no error');
+  }
   await device.close();
 });
 
@@ -150,24 +175,72 @@ test('compiled kernels are kept and found again, and no half-built folder is lef
   expect((await readdir(cache)).sort()).toEqual(names.sort());
 });
 
-test('an open device does not keep Node alive', async () => {
-  const folder = await temporaryFolder();
-  const script = join(folder, 'open.mts');
-  const emulator = resolve(import.meta.dirname, '../../../runtime/emulator/emulator.ts');
+/** Runs a module with an open `device` in a plain process of its own. */
+async function runScript(body: string): Promise<{ code: number | string; out: string }> {
+  const script = join(await temporaryFolder(), 'script.mts');
+  const here = (path: string) => JSON.stringify(resolve(import.meta.dirname, path));
   await writeFile(
     script,
-    `import { EmulatorDevice } from ${JSON.stringify(emulator)};
+    `import { EmulatorDevice } from ${here('../../../runtime/emulator/emulator.ts')};
+import { kernel } from ${here('kernels.ts')};
+import { launch } from ${here('harness.ts')};
 const device = await EmulatorDevice.open();
-const buffer = device.allocate('b', 4);
-device.write(buffer, new Uint32Array([7]));
-console.log((await device.read(buffer))[0], device.pid);
-`,
+${body}`,
   );
   const tsx = resolve(import.meta.dirname, '../../../node_modules/tsx/dist/cli.mjs');
-  const { stdout } = await promisify(execFile)(process.execPath, [tsx, script], { timeout: 30_000 });
-  const [value, pid] = stdout.trim().split(' ').map(Number);
+  return new Promise((done) => {
+    execFile(process.execPath, [tsx, script], { timeout: 30_000 }, (error, out, err) => {
+      const code = error === null ? 0 : (error.code ?? error.signal ?? 'unknown');
+      done({ code, out: code === 0 ? out.trim() : `${out}${err}` });
+    });
+  });
+}
+
+test('an open device does not keep Node alive', async () => {
+  const { out } = await runScript(`
+const buffer = device.allocate('b', 4);
+device.write(buffer, new Uint32Array([7]));
+console.log((await device.read(buffer))[0], device.pid);`);
+  const [value, pid] = out.split(' ').map(Number);
   expect(value).toBe(7);
   await expect.poll(() => alive(pid!), { timeout: 5000 }).toBe(false);
+});
+
+const start = `const [one] = await device.compile([kernel('one', ['u32 b'], 'b[0] = 1;')]);
+const buffer = device.allocate('b', 256);
+const once = [{ kernel: one, grid: [1, 1, 1], bindings: { b: { buffer } } }];
+`;
+const whileClosing: readonly (readonly [string, string])[] = [
+  ['nothing', ''],
+  ['an allocation', "device.allocate('b', 4);"],
+  ['a release', "const buffer = device.allocate('b', 4);\nawait device.read(buffer);\nbuffer.release();"],
+  ['a run that has ended', `${start}await device.run(once);`],
+  ['a run that nobody waits for', `${start}device.run(once).catch(() => {});`],
+  ['another close', "device.allocate('b', 4);\ndevice.close();"],
+];
+
+test.each(whileClosing)('Node goes on after close: %s', async (_, body) => {
+  expect(await runScript(`${body}\nawait device.close();\nconsole.log('after');`)).toEqual({ code: 0, out: 'after' });
+});
+
+test('Node goes on after close of a device that was lost', async () => {
+  const body = `const spin = kernel('spin_on', ['u32 b'], 'volatile u32* const flag = b;\\nwhile (*flag == 0) {}');
+const short = await EmulatorDevice.open({ timeoutMs: 200 });
+const fault = await launch(short, spin, [new Uint32Array(1)]).catch((error) => error.code);
+await short.close();
+await device.close();
+console.log(fault);`;
+  expect(await runScript(body)).toEqual({ code: 0, out: 'device-lost' });
+});
+
+test('Node waits for whatever a device has promised', async () => {
+  const body = `${start}await device.run(once);
+await Promise.all([device.run(once), device.read(buffer, 0, 4)]);
+const again = kernel('again', ['u32 b'], 'b[0] = 1;');
+await Promise.all([device.compile([again]), device.read(buffer, 0, 4)]);
+const broken = kernel('broken', ['u32 b'], 'b[1u << 20] = 1;');
+console.log(await launch(device, broken, [4]).catch((error) => error.code));`;
+  expect(await runScript(body)).toEqual({ code: 0, out: 'kernel-fault' });
 });
 
 function alive(pid: number): boolean {

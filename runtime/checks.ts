@@ -1,6 +1,6 @@
-import type { KernelDescriptor } from '../../codegen/manifest.js';
-import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
-import type { BufferRange, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
+import type { KernelDescriptor } from '../codegen/manifest.js';
+import { type ErrorCode, KvforgeError } from '../dsl/errors.js';
+import type { BufferRange, DeviceBuffer, DeviceLimits, KernelText, Launch } from './device.js';
 
 /**
  * Checks of what callers hand to a device, before anything reaches it. Nothing here knows WebGPU: a device that calls

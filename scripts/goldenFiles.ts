@@ -1,0 +1,38 @@
+import { readdir, readFile } from 'node:fs/promises';
+import { join, relative } from 'node:path';
+import { builtinsFile } from '../codegen/builtins.js';
+import { defaultTargets, generate, manifestText } from '../codegen/generate.js';
+import { packagePath } from '../codegen/packageRoot.js';
+import { presetModel } from '../dsl/model.js';
+import { shard } from '../dsl/schemes/shard.js';
+import { lowerBuiltins } from './lowerBuiltins.js';
+
+/** The kernels that are checked in: every change of a template or a codec shows in review as a change of these. */
+const goldens = [
+  { scheme: shard, model: 'llama-3.1-8b' },
+  { scheme: shard, model: 'smollm2-135m' },
+] as const;
+
+/** Every file of `generated/` as the sources give it, by path below that folder. */
+export async function wantedGoldens(): Promise<Map<string, string>> {
+  const files = new Map([[relative(packagePath('generated'), builtinsFile), await lowerBuiltins()]]);
+  for (const { scheme, model } of goldens) {
+    for (const target of Object.values(defaultTargets)) {
+      const kernels = await generate(scheme, presetModel(model), target);
+      const folder = join(scheme.name, model, target.language);
+      for (const [name, text] of kernels.files) files.set(join(folder, name), text);
+      files.set(join(folder, 'manifest.json'), manifestText(kernels.manifest));
+    }
+  }
+  return files;
+}
+
+/** Every file that is checked in under `generated/`. */
+export async function presentGoldens(): Promise<Map<string, string>> {
+  const root = packagePath('generated');
+  const entries = await readdir(root, { recursive: true, withFileTypes: true });
+  const files = entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name));
+  return new Map(
+    await Promise.all(files.map(async (file) => [relative(root, file), await readFile(file, 'utf8')] as const)),
+  );
+}
