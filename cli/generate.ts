@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { generate, manifestText, type TunableChoice } from '../codegen/generate.js';
 import { KvforgeError } from '../dsl/errors.js';
-import type { Target } from '../dsl/stage.js';
+import { architectures, type Target } from '../dsl/stage.js';
 import { stages } from '../dsl/stages/index.js';
 import { type Context, type Outcome, UsageError } from './output.js';
 import { writeGenerated } from './outputFolder.js';
@@ -20,7 +20,6 @@ export interface GenerateOptions {
   readonly set: readonly string[];
 }
 
-const architectures = ['sm_80', 'sm_86', 'sm_87', 'sm_89', 'sm_90', 'sm_100', 'sm_103', 'sm_110', 'sm_120'] as const;
 /** What every WebGPU device has. */
 const workgroupBytes = 16384;
 

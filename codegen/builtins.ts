@@ -59,12 +59,13 @@ export async function deviceFunctions(scheme: Scheme): Promise<ReadonlyMap<strin
 
 /** The lowered functions of a user's file and of those they call; `declared` in the file itself. */
 async function lowerSource(source: string): Promise<{ ir: FunctionIr; declared: boolean }[]> {
-  const [{ lowerFiles }, { labelOf, packageLabel }, { basename, isAbsolute, resolve }, { fileURLToPath }] = await Promise.all([
-    import('./lower/lower.js'),
-    import('./lower/files.js'),
-    import('node:path'),
-    import('node:url'),
-  ]);
+  const [{ lowerFiles }, { labelOf, packageLabel }, { basename, isAbsolute, resolve }, { fileURLToPath }] =
+    await Promise.all([
+      import('./lower/lower.js'),
+      import('./lower/files.js'),
+      import('node:path'),
+      import('node:url'),
+    ]);
   const path = resolve(source.startsWith('file:') ? fileURLToPath(source) : source);
   const label = labelOf(path);
   const lowered = await lowerFiles([path]);

@@ -1,5 +1,5 @@
 import type { Geometry } from '../dsl/geometry.js';
-import { partsOf, type RecordField, recordFields, recordIndex, recordWords } from './plan/layout.js';
+import { recordEntries, recordWords, tablesOf } from './plan/layout.js';
 
 /** A named number of the generated text, with what it counts. */
 export interface Constant {
@@ -15,9 +15,7 @@ export function constantName(name: string): string {
 
 /** Every number of the geometry that a template may name; the renderer prints those that it does name. */
 export function geometryConstants(g: Geometry): readonly Constant[] {
-  const levels = 2 ** g.streamBits;
-  const fine = levels;
-  const coarse = fine + g.angleTile * g.pairs * 2;
+  const [levels, fine, coarse] = tablesOf(g);
   const constants: Constant[] = [
     { name: 'HEAD_DIM', value: g.headDim, comment: 'channels of a head' },
     { name: 'PAIRS', value: g.pairs, comment: 'rotary pairs of a head: channels j and j + PAIRS' },
@@ -38,33 +36,22 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
     { name: 'NORM_WORDS', value: g.normWords, comment: "words of one stream token's norms, two each" },
     { name: 'SINKS', value: g.scheme.sinks, comment: 'exact tokens at the start' },
     { name: 'WINDOW', value: g.scheme.window, comment: 'slots of the exact ring at the end' },
-    { name: 'LEVELS', value: levels, comment: 'stream levels, at the start of the tables' },
+    { name: 'LEVELS', value: fine.offset - levels.offset, comment: 'stream levels, at the start of the tables' },
     { name: 'ANGLE_TILE', value: g.angleTile, comment: 'rows of the fine angle table' },
     {
       name: 'FINE_ANGLES',
-      value: fine,
+      value: fine.offset,
       comment: 'offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE',
     },
     {
       name: 'COARSE_ANGLES',
-      value: coarse,
+      value: coarse.offset,
       comment: 'offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE',
     },
     { name: 'RECORD_WORDS', value: recordWords, comment: 'words of a sequence record' },
   ];
-  for (const [name, meaning] of Object.entries(recordFields)) {
-    constants.push({
-      name: `AT_${constantName(name)}`,
-      value: recordIndex(name as RecordField),
-      comment: `record: ${meaning}`,
-    });
-  }
-  for (const { name, holds } of partsOf(g)) {
-    constants.push({
-      name: `AT_${constantName(name)}`,
-      value: recordIndex(name),
-      comment: `record: where ${holds} begins`,
-    });
+  for (const { name, word, holds } of recordEntries(g)) {
+    constants.push({ name: `AT_${constantName(name)}`, value: word, comment: `record: ${holds}` });
   }
   return constants;
 }

@@ -1,14 +1,15 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
+import { KvforgeError } from '../dsl/errors.js';
 import { type Geometry, geometryOf } from '../dsl/geometry.js';
 import type { ModelShape } from '../dsl/model.js';
-import type { Scheme } from '../dsl/scheme.js';
-import { chooseTunables, type Target } from '../dsl/stage.js';
+import { defineScheme, type Scheme } from '../dsl/scheme.js';
+import { checkTarget, chooseTunables, type Target } from '../dsl/stage.js';
 import { stages } from '../dsl/stages/index.js';
 import { deviceFunctions } from './builtins.js';
-import type { KernelDescriptor, Manifest } from './manifest.js';
+import { type KernelDescriptor, type Manifest, schemeRecord } from './manifest.js';
 import { packagePath } from './packageRoot.js';
-import { partsOf } from './plan/layout.js';
+import { partsOf, recordEntries, recordWords, tablesOf } from './plan/layout.js';
 import { renderKernel } from './render.js';
 import { loadTemplates } from './templates.js';
 
@@ -33,7 +34,7 @@ export const defaultTargets = {
 /**
  * Specialises a scheme to a model and a target. The same input gives the same bytes.
  *
- * @throws KvforgeError `invalid-scheme`, `does-not-fit` (with the reason), `lowering` (at the line of a device function)
+ * @throws KvforgeError `wrong-use` (an unknown stage, tunable or target), `invalid-scheme`, `does-not-fit` (with the reason), `lowering` (at the line of a device function)
  * @example
  * const kernels = await generate(shard, presetModel('llama-3.1-8b'), { language: 'cuda', arch: 'sm_90', tensorCores: true });
  * kernels.files.get('attend.cu');
@@ -44,7 +45,18 @@ export async function generate(
   target: Target,
   choice: TunableChoice = {},
 ): Promise<GeneratedKernels> {
-  const geometry = geometryOf(scheme, model);
+  checkTarget(target);
+  const names = stages.map(({ name }) => name);
+  for (const name of Object.keys(choice)) {
+    if (names.includes(name)) continue;
+    throw new KvforgeError('wrong-use', {
+      at: `choice.${name}`,
+      expected: `a stage of ${names.join(', ')}`,
+      received: name,
+      hint: 'Name the stage that has the tunable.',
+    });
+  }
+  const geometry = geometryOf(defineScheme(scheme), model);
   const [library, templates] = await Promise.all([deviceFunctions(scheme), loadTemplates(target.language)]);
   const ending = target.language === 'cuda' ? 'cu' : 'wgsl';
   const files = new Map<string, string>();
@@ -73,7 +85,7 @@ export async function generate(
   }
   const manifest: Manifest = {
     format: 1,
-    scheme,
+    scheme: schemeRecord(scheme, geometry.headDim),
     model,
     target,
     geometry: {
@@ -83,7 +95,9 @@ export async function generate(
       valueRowWords: geometry.valueRowWords,
       streamWords: geometry.streamWords,
     },
+    record: { words: recordWords, entries: recordEntries(geometry) },
     parts: partsOf(geometry),
+    tables: tablesOf(geometry),
     kernels,
     files: Object.fromEntries(
       [...files].map(([name, text]) => [

@@ -3,7 +3,7 @@ import type { KeyGroup } from '../dsl/geometry.js';
 import type { ModelShape } from '../dsl/model.js';
 import type { Scheme } from '../dsl/scheme.js';
 import type { BindingDescriptor, Extent, Target } from '../dsl/stage.js';
-import type { PartDescriptor } from './plan/layout.js';
+import type { PartDescriptor, RecordEntry, TableDescriptor } from './plan/layout.js';
 
 export type { BindingDescriptor, Extent };
 
@@ -53,11 +53,37 @@ export function evaluateExtent(extent: Extent, dimensions: Readonly<Record<strin
   return extent.product.reduce<number>((product, factor) => product * evaluateExtent(factor, dimensions), 1);
 }
 
+/** A scheme as data: functions by their names, the levels as float32, and nothing of the machine it was written on. */
+export interface SchemeRecord extends Omit<Scheme, 'stream'> {
+  readonly stream: {
+    readonly kind: 'scalar';
+    readonly name: string;
+    readonly bits: number;
+    readonly device: Readonly<Record<'scale' | 'code' | 'value', string>>;
+    /** By code, as the kernels read them at the start of the tables. */
+    readonly levels: readonly number[];
+  };
+}
+
+/** The data of a scheme for a head dimension. */
+export function schemeRecord(scheme: Scheme, headDim: number): SchemeRecord {
+  const { name, keys, values, sinks, window, stream } = scheme;
+  const { scale, code, value } = stream.device;
+  return {
+    ...{ name, keys, values, sinks, window },
+    stream: {
+      ...{ kind: stream.kind, name: stream.name, bits: stream.bits },
+      device: { scale: scale.name, code: code.name, value: value.name },
+      levels: Array.from(stream.levels(headDim), Math.fround),
+    },
+  };
+}
+
 /** What was generated from what, and how to run it: everything a runtime needs besides the texts. */
 export interface Manifest {
   /** Version of this form. */
   readonly format: 1;
-  readonly scheme: Scheme;
+  readonly scheme: SchemeRecord;
   readonly model: ModelShape;
   readonly target: Target;
   /** Sizes in elements or words that the layout and the kernels share. */
@@ -68,7 +94,12 @@ export interface Manifest {
     readonly valueRowWords: number;
     readonly streamWords: number;
   };
+  /** The u32 words that describe one sequence: lengths, then where each part begins in the cache, in words. */
+  readonly record: { readonly words: number; readonly entries: readonly RecordEntry[] };
+  /** Parts of one sequence and layer in the cache, in memory order. */
   readonly parts: readonly PartDescriptor[];
+  /** The f32 buffer `tables`, in memory order. */
+  readonly tables: readonly TableDescriptor[];
   readonly kernels: readonly KernelDescriptor[];
   /** By file name. */
   readonly files: Readonly<Record<string, { readonly bytes: number; readonly sha256: string }>>;

@@ -31,6 +31,18 @@ const calledFunctions = `abs bitcast ceil clamp cos dot exp exp2 floor fma log l
 /** What a local must not be called: words of either language, and the functions printed code calls. */
 const reserved: ReadonlySet<string> = new Set([wgslWords, cudaWords, calledFunctions].join(' ').split(/\s+/));
 
+/** What CUDA declares for every text, and a function of the same parameters would declare again. */
+const cudaFunctions: ReadonlySet<string> = new Set(
+  `abs acos acosh asin asinh atan atan2 atanh brev cbrt ceil clz copysign cos cosh cospi erf erfc erfcinv erfcx erfinv
+  exp exp10 exp2 expm1 fabs fdim fdividef ffs floor fma fmax fmin fmod frexp hypot ilogb isfinite isinf isnan j0 j1 jn
+  labs ldexp lgamma llabs llmax llmin log log10 log1p log2 logb lrint lround mad24 max min modf mul24 mulhi nan
+  nearbyint nextafter norm norm3d norm4d normcdf normcdfinv popc pow powf powi rcbrt remainder remquo rhypot rint rnorm
+  rnorm3d rnorm4d round rsqrt sad saturate scalbln scalbn signbit sin sincos sincospi sinh sinpi sqrt tan tanh tgamma
+  trunc ullmax ullmin umax umin umul24 umulhi usad y0 y1 yn assert printf malloc free memcpy memset clock trap main`
+    .split(/\s+/)
+    .flatMap((name) => [name, `${name}f`]),
+);
+
 /** Gives every name of one function its printed form, the same each time and different from all others. */
 export function createNamer(taken: ReadonlySet<string>): (name: string) => string {
   const given = new Map<string, string>();
@@ -56,5 +68,5 @@ export function createNamer(taken: ReadonlySet<string>): (name: string) => strin
  */
 export function emittedName(name: string, statics: readonly number[]): string {
   const printed = [snakeCase(name), ...statics.map((value) => String(value).replace('-', 'm'))].join('_');
-  return reserved.has(printed) ? `${printed}_` : printed;
+  return reserved.has(printed) || cudaFunctions.has(printed) ? `${printed}_` : printed;
 }

@@ -1,5 +1,6 @@
 import type { Geometry } from '../dsl/geometry.js';
 import type { BindingDescriptor, KernelPlan, Stage, Target } from '../dsl/stage.js';
+import { commentLine } from './comment.js';
 import { type Constant, geometryConstants } from './constants.js';
 import { cudaVectorHelpers, printCuda } from './emit/cuda.js';
 import { printWgsl } from './emit/wgsl.js';
@@ -31,6 +32,7 @@ export function renderKernel(input: RenderInput): string {
       ...(target.language === 'wgsl' && use.lookups ? { lookups: use.lookups } : {}),
     })),
     library,
+    namesAround(input),
   );
   const names: Readonly<Record<string, string>> = Object.fromEntries(uses.map(([role], i) => [role, emitted[i]!]));
   const body = templates.render(kernel.template ?? kernel.entry, {
@@ -60,6 +62,16 @@ export function renderKernel(input: RenderInput): string {
   return `${sections.filter((section) => section !== '').join('\n\n')}\n`;
 }
 
+/** Every name that the kernel's text has besides its device functions and constants, which are in capitals. */
+function namesAround({ kernel, templates }: RenderInput): ReadonlySet<string> {
+  return new Set([
+    ...templates.names,
+    ...kernel.bindings.map(({ name }) => name),
+    ...Object.values(kernel.functions).flatMap(({ lookups }) => Object.values(lookups ?? {})),
+    ...[kernel.entry, 'block', 'thread', 'lane', 'lanes'],
+  ]);
+}
+
 /** CUDA has no operators on vectors; the functions that stand for them are printed only where a codec needs them. */
 function printWithHelpers(functions: Parameters<typeof printCuda>[0]): string {
   const printed = printCuda(functions);
@@ -83,7 +95,7 @@ function header({ geometry: g, target, stage, tunables, kernel }: RenderInput): 
     `stream: ${g.scheme.stream.name}(${g.streamBits} bits); sinks ${g.scheme.sinks}, window ${g.scheme.window}`,
     ...(chosen.length > 0 ? [`tunables: ${chosen.join(', ')}`] : []),
   ];
-  return lines.map((line) => `// ${line}`).join('\n');
+  return lines.map(commentLine).join('\n');
 }
 
 function preamble(target: Target): string {
@@ -99,8 +111,8 @@ function constants({ geometry, target, kernel }: RenderInput, text: string): str
   const named = [...geometryConstants(geometry), ...own].filter(({ name }) => new RegExp(`\\b${name}\\b`).test(text));
   const lines = named.map(({ name, value, comment }) =>
     target.language === 'cuda'
-      ? `constexpr ${Number.isInteger(value) ? 'u32' : 'float'} ${name} = ${number(value, 'f')};  // ${comment}`
-      : `const ${name} = ${number(value, '')}${Number.isInteger(value) ? 'u' : ''};  // ${comment}`,
+      ? `constexpr ${Number.isInteger(value) ? 'u32' : 'float'} ${name} = ${number(value, 'f')};  ${commentLine(comment)}`
+      : `const ${name} = ${number(value, '')}${Number.isInteger(value) ? 'u' : ''};  ${commentLine(comment)}`,
   );
   return lines.join('\n');
 }
@@ -126,7 +138,7 @@ function cudaSignature(kernel: KernelPlan): string {
       binding.access === 'read'
         ? `const ${types[binding.element]}* __restrict__ ${binding.name}`
         : `${types[binding.element]}* ${binding.name}`;
-    return `    ${pointer}${i < kernel.bindings.length - 1 ? ',' : ''}  // ${binding.holds}`;
+    return `    ${pointer}${i < kernel.bindings.length - 1 ? ',' : ''}  ${commentLine(binding.holds)}`;
   });
   return `extern "C" __global__ void __launch_bounds__(${kernel.threads}) ${kernel.entry}(\n${parameters.join('\n')}\n)`;
 }
@@ -151,7 +163,7 @@ function wgslBindings(bindings: readonly BindingDescriptor[]): string {
   return bindings
     .map(
       ({ name, access, element, holds }, i) =>
-        `// ${holds}\n@group(0) @binding(${i}) var<storage, ${access}> ${name}: array<${types[element]}>;`,
+        `${commentLine(holds)}\n@group(0) @binding(${i}) var<storage, ${access}> ${name}: array<${types[element]}>;`,
     )
     .join('\n');
 }

@@ -1,8 +1,22 @@
 /** Statements of a specialised function: static branches resolved, constants propagated, dead code dropped. */
 import { fold } from './fold.js';
-import type { Assign, Declare, Expression, For, If, Statement, Type } from './ir.js';
+import {
+  type Assign,
+  type Declare,
+  type Expression,
+  type For,
+  type If,
+  isInteger,
+  type Position,
+  type Statement,
+  type Type,
+} from './ir.js';
+import { endlessLoop, loopRange, type Range, rangeOf, tripCount } from './ranges.js';
 
 export interface Rewriter {
+  /** Of the loop variables and the constants that rest on them, as they are met. */
+  readonly ranges: Map<string, Range>;
+  fail(position: Position, expected: string, received: string, hint: string): never;
   rename(name: string): string;
   /** The type of a local being declared. */
   typeOf(name: string, type: Type): Type;
@@ -89,6 +103,9 @@ function rewriteDeclare(rewriter: Rewriter, statement: Declare, known: Map<strin
     known.set(statement.name, folded);
     return [];
   }
+  if (folded && !statement.mutable && isInteger(folded.type as Type)) {
+    rewriter.ranges.set(statement.name, rangeOf(folded, rewriter.ranges));
+  }
   const name = rewriter.rename(statement.name);
   return [{ ...statement, name, type, ...(folded ? { value: rewriter.finish(folded) } : {}) }];
 }
@@ -113,6 +130,9 @@ function rewriteFor(rewriter: Rewriter, statement: For, known: Known): Statement
   const [start, bound, step] = [statement.start, statement.bound, statement.step].map((one) => fold(one, known));
   const loop: For = { ...statement, start: start!, bound: bound!, step: step! };
   if (tripCount(loop) === 0) return [];
+  const endless = endlessLoop(loop, rewriter.ranges);
+  if (endless) rewriter.fail(statement.at, 'a loop that ends', endless.received, endless.hint);
+  rewriter.ranges.set(statement.variable, loopRange(loop, rewriter.ranges).inside);
   const finished = {
     start: rewriter.finish(loop.start),
     bound: rewriter.finish(loop.bound),
@@ -120,12 +140,4 @@ function rewriteFor(rewriter: Rewriter, statement: For, known: Known): Statement
   };
   const body = rewriteBody(rewriter, statement.body, known);
   return [{ ...loop, ...finished, variable: rewriter.rename(statement.variable), body }];
-}
-
-/** How often the body runs; undefined when it depends on an outer loop. */
-export function tripCount({ start, bound, step, comparison }: For): number | undefined {
-  if (start.kind !== 'literal' || bound.kind !== 'literal' || step.kind !== 'literal') return undefined;
-  const [from, to, by] = [Number(start.value), Number(bound.value), Number(step.value)];
-  const distance = comparison.startsWith('<') ? to - from : from - to;
-  return Math.max(0, comparison.endsWith('=') ? Math.floor(distance / by) + 1 : Math.ceil(distance / by));
 }

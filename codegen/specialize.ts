@@ -45,8 +45,13 @@ export interface SpecializedRoots {
   readonly names: readonly string[];
 }
 
-export function specializeRoots(roots: readonly Root[], library: ReadonlyMap<string, FunctionIr>): SpecializedRoots {
-  const session = new Specialization(library);
+/** `taken`: names of the text around the functions, which they must not have. */
+export function specializeRoots(
+  roots: readonly Root[],
+  library: ReadonlyMap<string, FunctionIr>,
+  taken: ReadonlySet<string> = new Set(),
+): SpecializedRoots {
+  const session = new Specialization(library, taken);
   const names = roots.map((root) => session.require(root.name, root.statics, root.lookups ?? {}));
   return { functions: session.finished, names };
 }
@@ -55,9 +60,14 @@ class Specialization {
   readonly finished: SpecializedFunction[] = [];
   /** The emitted name for each combination of function, statics and lookups. */
   private readonly names = new Map<string, string>();
-  private readonly used = new Set<string>();
+  private readonly used: Set<string>;
 
-  constructor(private readonly library: ReadonlyMap<string, FunctionIr>) {}
+  constructor(
+    private readonly library: ReadonlyMap<string, FunctionIr>,
+    private readonly taken: ReadonlySet<string>,
+  ) {
+    this.used = new Set(taken);
+  }
 
   require(name: string, statics: Readonly<Record<string, number>>, lookups: Readonly<Record<string, string>>): string {
     const source = this.library.get(name);
@@ -78,7 +88,9 @@ class Specialization {
     const known = this.names.get(key);
     if (known !== undefined) return known;
     const base = emittedName(name, values);
-    let emitted = this.used.has(base) && bound.length > 0 ? `${base}_with_${bound.join('_')}` : base;
+    // A name that the text around has is not a function bound to other tables.
+    let emitted =
+      this.used.has(base) && !this.taken.has(base) && bound.length > 0 ? `${base}_with_${bound.join('_')}` : base;
     while (this.used.has(emitted)) emitted += '_';
     this.names.set(key, emitted);
     this.used.add(emitted);
@@ -108,6 +120,8 @@ class Specialization {
     // Within the body, a local array has the length its declaration found, which may rest on local constants.
     const typeOfName = (name: Name): Type => local.get(name.name) ?? typeOf(name.type);
     const rewriter: Rewriter = {
+      ranges: new Map(),
+      fail: (position, expected, received, hint) => fault(source, position, expected, received, hint),
       typeOf: (name, type) => {
         const found = typeOf(type);
         local.set(name, found);

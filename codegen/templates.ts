@@ -5,7 +5,26 @@ import { packagePath } from './packageRoot.js';
 
 /** The schedules of one target, compiled once. */
 export interface TemplateSet {
+  /** Every name that the texts use, for themselves or for what they call: no device function may have it. */
+  readonly names: ReadonlySet<string>;
   render(name: string, context: object): string;
+}
+
+/**
+ * The names in the texts of templates, without those of handlebars and of comments.
+ *
+ * @example
+ * [...namesIn(['fn level_at(i: u32) -> f32 { return {{fn.value}}(i); }  // a level'])]; // fn, level_at, i, u32, f32, return
+ */
+export function namesIn(texts: readonly string[]): ReadonlySet<string> {
+  const words = texts.flatMap((text) =>
+    text
+      .replace(/\/\/.*|\/\*[\s\S]*?\*\//g, ' ')
+      // `first_{{bits}}` is no name, but nor is it two.
+      .replace(/\w*\{\{\{?[\s\S]*?\}\}\}?\w*/g, ' ')
+      .match(/[A-Za-z_]\w*/g),
+  );
+  return new Set(words.filter((word) => word !== null));
 }
 
 const loaded = new Map<string, Promise<TemplateSet>>();
@@ -35,12 +54,15 @@ async function load(language: string): Promise<TemplateSet> {
       ),
     );
   };
-  for (const [name, text] of await read(`${folder}/partials`)) handlebars.registerPartial(name, text);
+  const [partials, schedules] = [await read(`${folder}/partials`), await read(folder)];
+  const prelude = language === 'cuda' ? [await readFile(`${folder}/prelude.cuh`, 'utf8')] : [];
+  for (const [name, text] of partials) handlebars.registerPartial(name, text);
   // Strict: a name that the context lacks is a mistake in the template, not an empty string in a kernel.
   const compiled = new Map(
-    (await read(folder)).map(([name, text]) => [name, handlebars.compile(text, { noEscape: true, strict: true })]),
+    schedules.map(([name, text]) => [name, handlebars.compile(text, { noEscape: true, strict: true })]),
   );
   return {
+    names: namesIn([...partials, ...schedules].map(([, text]) => text).concat(prelude)),
     render(name, context) {
       const template = compiled.get(name);
       if (!template) {

@@ -99,6 +99,7 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
       'Four one-byte indices fill a word.',
     );
   }
+  checkLevels(scheme, headDim, refuse);
   return {
     scheme,
     model,
@@ -121,4 +122,40 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     normWords: Math.ceil(kvHeads / 2),
     angleTile: 64,
   };
+}
+
+/** Tables that were found to be right; a codec is asked for its levels once a head dimension. */
+const checkedLevels = new WeakMap<object, Set<number>>();
+
+type Refuse = (at: string, expected: string, received: string | number, hint: string) => never;
+
+function checkLevels({ stream }: Scheme, headDim: number, refuse: Refuse): void {
+  const known = checkedLevels.get(stream);
+  if (known?.has(headDim)) return;
+  const count = 2 ** stream.bits;
+  const expected = `${count} finite numbers, ascending, for a head dimension of ${headDim}`;
+  const hint = 'Return one value for every code.';
+  let levels: unknown;
+  try {
+    levels = stream.levels(headDim);
+  } catch (error) {
+    refuse('stream.levels', expected, `an exception: ${error instanceof Error ? error.message : String(error)}`, hint);
+  }
+  if (!Array.isArray(levels)) refuse('stream.levels', expected, 'something else than an array', hint);
+  const given = levels as readonly unknown[];
+  if (given.length !== count) refuse('stream.levels', expected, `${given.length} numbers`, hint);
+  // As a kernel reads them: float32.
+  const read = given.map((level) => (typeof level === 'number' ? Math.fround(level) : Number.NaN));
+  for (const [i, level] of read.entries()) {
+    if (!Number.isFinite(level)) refuse('stream.levels', expected, `${String(given[i])} at ${i}`, hint);
+    if (i > 0 && level <= read[i - 1]!) {
+      refuse(
+        'stream.levels',
+        expected,
+        `${given[i - 1]} before ${given[i]} at ${i}`,
+        'Sort them, and name none twice.',
+      );
+    }
+  }
+  checkedLevels.set(stream, (known ?? new Set()).add(headDim));
 }

@@ -51,6 +51,10 @@ export interface ModelShape {
  */
 export function modelFrom(config: unknown, name?: string): ModelShape {
   const fields = parseConfig(config);
+  const shapeName = name ?? fields.model_type;
+  if (shapeName === '' || /[\p{Cc}\u2028\u2029]/u.test(shapeName)) {
+    throw invalid('name', 'printable characters on one line', shapeName, 'The name is printed in generated text.');
+  }
   const heads = fields.num_attention_heads;
   const kvHeads = fields.num_key_value_heads ?? heads;
   if (heads % kvHeads !== 0) {
@@ -59,7 +63,7 @@ export function modelFrom(config: unknown, name?: string): ModelShape {
   const headDim = headDimOf(fields, heads);
   rejectOtherAttention(fields, headDim);
   return {
-    name: name ?? fields.model_type,
+    name: shapeName,
     layers: fields.num_hidden_layers,
     heads,
     kvHeads,

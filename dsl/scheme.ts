@@ -66,7 +66,11 @@ export function defineScheme(scheme: Scheme): Scheme {
   if (!isCount(scheme.sinks, 0, 64)) refuse('sinks', 'a whole number from 0 to 64', scheme.sinks, 'Shard keeps 4.');
   if (!isCount(scheme.window, 1, 1024))
     refuse('window', 'a whole number from 1 to 1024', scheme.window, 'Shard keeps 64.');
+  for (const [i, codec] of scheme.keys.entries()) checkName(codec, `keys[${i}]`, refuse);
+  for (const [i, codec] of scheme.values.entries()) checkName(codec, `values[${i}]`, refuse);
   checkKinds([scheme.stream], 'stream', ['scalar'], 'lloydMax({ bits: 8 })', refuse);
+
+  checkName(scheme.stream, 'stream', refuse);
 
   const [, basis] = scheme.keys;
   if (basis.rank !== 'auto' && !(isCount(basis.rank, 16, 65536) && basis.rank % 16 === 0)) {
@@ -114,6 +118,8 @@ export function defineScheme(scheme: Scheme): Scheme {
       'Shard uses 256.',
     );
   }
+  if (quantizer.index !== 'u8')
+    refuse('values[2].index', "'u8'", quantizer.index, 'Leave it to vq({...}): an index is one byte.');
   checkRounds(quantizer.iterations, quantizer.seed, 'values[2]', refuse);
   if (![2, 3, 4, 8].includes(scheme.stream.bits))
     refuse('stream.bits', '2, 3, 4 or 8', scheme.stream.bits, 'Shard ships 8.');
@@ -141,6 +147,12 @@ function checkKinds(chain: unknown, at: string, kinds: readonly string[], exampl
   if (!Array.isArray(met) || met.length !== kinds.length || met.some((kind, i) => kind !== kinds[i])) {
     refuse(at, `codecs of kind ${kinds.join(', ')}`, met, `Write ${example}.`);
   }
+}
+
+function checkName(codec: { readonly name: string }, at: string, refuse: Refuse): void {
+  if (typeof codec.name === 'string' && /^[A-Za-z][A-Za-z0-9_-]{0,39}$/.test(codec.name)) return;
+  const expected = 'a letter, then letters, digits, hyphens and underscores, at most 40';
+  refuse(`${at}.name`, expected, codec.name, 'The name is printed in generated text.');
 }
 
 function checkRounds(iterations: number, seed: number, at: string, refuse: Refuse): void {

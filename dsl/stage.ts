@@ -18,12 +18,32 @@ export type Extent =
   | { readonly ceilDiv: readonly [Extent, Extent] }
   | { readonly product: readonly Extent[] };
 
+/**
+ * The architectures of CUDA, and the shared memory that one block may use there, in KB (CUDA Programming Guide, "Technical
+ * Specifications per Compute Capability", maximum amount of shared memory per thread block).
+ */
+export const sharedKilobytes = {
+  sm_80: 163,
+  sm_86: 99,
+  sm_87: 163,
+  sm_89: 99,
+  sm_90: 227,
+  sm_100: 227,
+  sm_103: 227,
+  sm_110: 227,
+  sm_120: 99,
+} as const;
+
+export type Architecture = keyof typeof sharedKilobytes;
+
+export const architectures = Object.keys(sharedKilobytes) as readonly Architecture[];
+
 /** What the generator emits for. */
 export type Target =
   | {
       readonly language: 'cuda';
-      /** Lowest architecture the text compiles for: `sm_80` to `sm_120`. */
-      readonly arch: string;
+      /** Lowest architecture the text compiles for; its limits are those that kernels must fit. */
+      readonly arch: Architecture;
       /** Matrix products through mma.sync with f16 operands; without, plain float32 arithmetic. */
       readonly tensorCores: boolean;
     }
@@ -36,6 +56,47 @@ export type Target =
       /** Workgroup storage the device offers; 16384 is what every WebGPU device has. */
       readonly workgroupBytes: number;
     };
+
+/** Declared (static) shared memory ends here on every architecture; the rest is for launches that ask for it. */
+const declaredSharedBytes = 48 * 1024;
+
+/** Bytes of shared memory that one block may use. */
+export function sharedLimit(target: Target): number {
+  return target.language === 'wgsl' ? target.workgroupBytes : sharedKilobytes[target.arch] * 1024;
+}
+
+/** @throws KvforgeError `wrong-use` for a target that does not exist: types do not reach everyone */
+export function checkTarget(target: Target): void {
+  const refuse = (at: string, expected: string, received: unknown): never => {
+    const hint = 'See the type Target.';
+    throw new KvforgeError('wrong-use', { at, expected, received: JSON.stringify(received) ?? 'undefined', hint });
+  };
+  const { language } = target;
+  if (language !== 'cuda' && language !== 'wgsl') refuse('target.language', 'cuda or wgsl', language);
+  if (target.language === 'cuda' && !architectures.includes(target.arch)) {
+    refuse('target.arch', `one of ${architectures.join(', ')}`, target.arch);
+  }
+  if (target.language === 'wgsl' && !(Number.isInteger(target.workgroupBytes) && target.workgroupBytes > 0)) {
+    refuse('target.workgroupBytes', 'a whole number of bytes', target.workgroupBytes);
+  }
+}
+
+/** What of a kernel the target has no room for, with both numbers. */
+export function excessOf(kernel: KernelPlan, target: Target): string | undefined {
+  const { entry, bindings, threads } = kernel;
+  const { fixed, dynamic } = kernel.sharedBytes;
+  const wgsl = target.language === 'wgsl';
+  // What every WebGPU device has.
+  const mostThreads = wgsl ? 256 : 1024;
+  if (threads > mostThreads) return `${entry} needs ${threads} threads a block, ${target.language} has ${mostThreads}`;
+  if (wgsl && bindings.length > 8) return `${entry} needs ${bindings.length} storage buffers, wgsl has 8`;
+  const limit = sharedLimit(target);
+  if (!wgsl && fixed > declaredSharedBytes) {
+    return `${entry} needs ${fixed} bytes of declared shared memory, cuda has ${declaredSharedBytes}`;
+  }
+  const needed = fixed + dynamic;
+  return needed > limit ? `${entry} needs ${needed} bytes of shared memory, the device has ${limit}` : undefined;
+}
 
 /** A tunable: the values it may take, the default first. */
 export interface Tunable {
@@ -107,7 +168,8 @@ export function defineStage<Name extends string>(stage: Stage<Name>): Stage<Name
 }
 
 /**
- * Picks the tunables of a stage: what the caller names, else the first values, in order, that meet every constraint.
+ * Picks the tunables of a stage: what the caller names, else the first values, in order, that meet every constraint and
+ * whose kernels the target has room for.
  *
  * @throws KvforgeError `does-not-fit` with the reason of the best candidate, or `wrong-use` for an unknown name or value
  * @example
@@ -135,9 +197,12 @@ export function chooseTunables<Name extends string>(
   let firstReason: string | undefined;
   for (const combination of combinations(space, chosen)) {
     const candidate = combination as Readonly<Record<Name, number>>;
-    const reason = stage.constraints
-      .map((holds) => holds(geometry, candidate, target))
-      .find((text) => text !== undefined);
+    const reason =
+      stage.constraints.map((holds) => holds(geometry, candidate, target)).find((text) => text !== undefined) ??
+      stage
+        .kernels(geometry, candidate, target)
+        .map((kernel) => excessOf(kernel, target))
+        .find((text) => text !== undefined);
     if (reason === undefined) return candidate;
     firstReason ??= reason;
   }

@@ -38,6 +38,8 @@ export function encodeLaunches(
   const launch = (entry: string, bindings: Record<string, BufferRange>) => {
     launches.push(kernels.launch(entry, { middleTokens }, bindings));
   };
+  // Partial results have a row for every tile, and how long a tile is, is the kernel's own choice.
+  const tiles = (entry: string, axis: 0 | 1) => kernels.launch(entry, { middleTokens }, {}).grid[axis];
   const { sequence, keys, values, tables, cache } = input;
   const m = middleTokens;
 
@@ -45,7 +47,7 @@ export function encodeLaunches(
 
   const plain = floats('plain', m * g.width);
   const mean = floats('mean', g.width);
-  const partialSums = floats('partial_sums', Math.ceil(m / 16) * g.width);
+  const partialSums = floats('partial_sums', tiles('unrope_keys', 0) * g.width);
   launch('unrope_keys', { sequence, keys, tables, plain, partial_sums: partialSums });
   launch('mean_keys', { sequence, partial_sums: partialSums, cache, mean });
 
@@ -71,21 +73,21 @@ export function encodeLaunches(
   launch('basis_store', { sequence, basis, vectors, cache, columns });
 
   const coefficients = floats('coefficients', m * g.rank);
-  const keyMaxima = floats('partial_maxima', Math.ceil(m / 16) * g.rank);
+  const keyMaxima = floats('partial_maxima', tiles('project_keys', 1) * g.rank);
   const scales = floats('scales', g.rank);
   launch('project_keys', { sequence, plain, mean, columns, coefficients, partial_maxima: keyMaxima });
   launch('scale_keys', { sequence, partial_maxima: keyMaxima, cache, scales });
   launch('pack_keys', { sequence, coefficients, scales, cache });
 
   const rotated = floats('rotated', m * g.width);
-  const valueMaxima = floats('partial_maxima', Math.ceil(m / 16) * g.width);
+  const valueMaxima = floats('partial_maxima', tiles('rotate_values', 0) * g.width);
   const channelScales = floats('channel_scales', g.width);
   launch('rotate_values', { sequence, values, rotated, partial_maxima: valueMaxima });
   launch('scale_values', { sequence, partial_maxima: valueMaxima, cache, channel_scales: channelScales });
 
   const points = { sequence, rotated, channel_scales: channelScales };
   const centroids = floats('centroids', g.entries * g.channels);
-  const cells = floats('partial_cells', Math.ceil((m * g.width) / g.channels / 512) * g.entries * (g.channels + 1));
+  const cells = floats('partial_cells', tiles('codebook_assign', 0) * g.entries * (g.channels + 1));
   launch('codebook_seed', { ...points, centroids, distances: floats('distances', codebookSample) });
   for (let round = 0; round < quantizer.iterations; round++) {
     launch('codebook_assign', { ...points, centroids, partial_cells: cells });

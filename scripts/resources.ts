@@ -8,6 +8,8 @@ import { packagePath } from '../codegen/packageRoot.js';
 
 const run = promisify(execFile);
 const architectures = ['sm_80', 'sm_90', 'sm_100', 'sm_120'] as const;
+/** Stores and loads together; a kernel that spills more is slow, and fails the step. */
+const mostSpillBytes = 64;
 const record = packagePath('bench', 'resources.json');
 
 /** What ptxas says of one kernel on one architecture. */
@@ -70,7 +72,7 @@ if (version === undefined) {
       }
     };
     await Promise.all([worker(), worker()]);
-    report(version, results);
+    await report(version, results);
   } finally {
     await rm(scratch, { recursive: true });
   }
@@ -86,12 +88,14 @@ async function report(
   });
   const sorted = Object.fromEntries(Object.entries(results).sort(([a], [b]) => a.localeCompare(b)));
   let spilled = 0;
+  const excessive: string[] = [];
   for (const [file, byArchitecture] of Object.entries(sorted)) {
     table.push([
       file,
       ...architectures.map((arch) => {
         const { registers, sharedBytes, spillBytes } = byArchitecture[arch]!;
         if (spillBytes > 0) spilled++;
+        if (spillBytes > mostSpillBytes) excessive.push(`${file} on ${arch}: ${spillBytes} bytes`);
         return `${registers} / ${sharedBytes}${spillBytes > 0 ? ` spills ${spillBytes}` : ''}`;
       }),
     ]);
@@ -105,4 +109,8 @@ async function report(
     );
   }
   console.log(`${Object.keys(sorted).length} kernels compiled for ${architectures.join(', ')}; ${spilled} with spills`);
+  if (excessive.length > 0) {
+    console.log(`more than ${mostSpillBytes} bytes of spills:\n  ${excessive.join('\n  ')}`);
+    process.exitCode = 1;
+  }
 }

@@ -10,7 +10,7 @@ import type {
   Type,
   VectorName,
 } from '../ir.js';
-import { tripCount } from '../specialize-body.js';
+import { tripCount } from '../ranges.js';
 import {
   type Dialect,
   floatText,

@@ -1,4 +1,5 @@
 /** What CUDA and WGSL share: literals, precedence, statements and layout. Each target supplies a dialect. */
+import { commentLine } from '../comment.js';
 import type {
   Assign,
   BinaryOperator,
@@ -210,8 +211,8 @@ function printStatement(dialect: Dialect, statement: Statement, indent: string):
 /** Where a printed function comes from, for who reads the kernel. */
 export function printOrigin({ file, position, name, statics, doc }: SpecializedFunction): string[] {
   const chosen = Object.entries(statics).map(([param, value]) => `, ${param} = ${value}`);
-  const origin = `// ${file}:${position.line} ${name}${chosen.join('')}`;
-  return doc === undefined ? [origin] : [origin, `// ${doc}`];
+  const origin = commentLine(`${file}:${position.line} ${name}${chosen.join('')}`);
+  return doc === undefined ? [origin] : [origin, commentLine(doc)];
 }
 
 export function stepText({ variable, comparison, step }: For, amount: string): string {

@@ -1,6 +1,8 @@
 /** `for` loops whose trip count is known when the kernel is generated, or at each turn of such a loop. */
 import type { ForStatement, Node, Expression as Source } from 'ts-morph';
+import { fold } from '../fold.js';
 import { type Expression, type For, isInteger } from '../ir.js';
+import { endlessLoop, tripCount } from '../ranges.js';
 import type { Context } from './context.js';
 import { lowerAs, lowerExpression, lowerUnsigned } from './expressions.js';
 import { lowerBody } from './statements.js';
@@ -34,6 +36,14 @@ export function lowerFor(context: Context, node: ForStatement): For {
   }
   const amount = step ? lowerStep(context, step, type) : literal(type, 1);
   const at = context.positionOf(node);
+  const known = new Map<string, Expression>();
+  const numbers: For = {
+    ...{ kind: 'for', variable: head.variable, type, comparison, body: [], at },
+    ...{ start: fold(start, known), bound: fold(limit, known), step: fold(amount, known) },
+  };
+  // With static parameters, the numbers are known where the function is specialised.
+  const endless = tripCount(numbers) === undefined ? undefined : endlessLoop(numbers, new Map());
+  if (endless) return context.fail(node, 'a loop that ends', endless.received, endless.hint);
   const body = context.within(() => {
     context.declare(head.node, head.variable, { type, role: 'loop variable', level: 'loop' });
     return lowerBody(context, node.getStatement());

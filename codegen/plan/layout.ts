@@ -1,5 +1,6 @@
 import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
+import type { Extent } from '../../dsl/stage.js';
 
 /** Where the number of rows of a part comes from. */
 export type PartRows = 'sequence' | 'sinks' | 'window' | 'middle' | 'stream';
@@ -118,6 +119,52 @@ export function partsOf(g: Geometry): readonly PartDescriptor[] {
       rows: 'stream',
       wordsPerRow: g.normWords,
       holds: `f16 [stream][${g.kvHeads} KV heads]`,
+    },
+  ];
+}
+
+/** A word of the record that describes one sequence. */
+export interface RecordEntry {
+  readonly name: RecordField | PartName;
+  readonly word: number;
+  readonly holds: string;
+}
+
+/** Every word of the record that is in use, in order. */
+export function recordEntries(g: Geometry): readonly RecordEntry[] {
+  return [
+    ...Object.entries(recordFields).map(([name, holds]) => ({ name: name as RecordField, holds })),
+    ...partsOf(g).map(({ name, holds }) => ({ name, holds: `where ${holds} begins` })),
+  ].map(({ name, holds }) => ({ name, word: recordIndex(name), holds }));
+}
+
+/** One of the constant tables that all kernels share, in one f32 buffer. */
+export interface TableDescriptor {
+  readonly name: 'levels' | 'fineAngles' | 'coarseAngles';
+  /** Numbers from the start of the buffer. */
+  readonly offset: number;
+  /** Row-major; `positions` is how many the angles must cover. */
+  readonly shape: readonly Extent[];
+  readonly holds: string;
+}
+
+/** The tables in memory order. */
+export function tablesOf(g: Geometry): readonly [TableDescriptor, TableDescriptor, TableDescriptor] {
+  const levels = 2 ** g.streamBits;
+  const row = [g.pairs, 2] as const;
+  return [
+    { name: 'levels', offset: 0, shape: [levels], holds: 'stream levels' },
+    {
+      name: 'fineAngles',
+      offset: levels,
+      shape: [g.angleTile, ...row],
+      holds: `(cosine, sine) of position % ${g.angleTile}`,
+    },
+    {
+      name: 'coarseAngles',
+      offset: levels + g.angleTile * g.pairs * 2,
+      shape: [{ ceilDiv: [{ dimension: 'positions' }, g.angleTile] }, ...row],
+      holds: `(cosine, sine) of position - position % ${g.angleTile}`,
     },
   ];
 }

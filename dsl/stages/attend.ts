@@ -71,21 +71,6 @@ export function tensorSharedBytes(
 const sharedBytes = (g: Geometry, tunables: Tunables, target: Target) =>
   isTensorCore(target) ? tensorSharedBytes(g, tunables).total : plainSchedule(g, tunables, target).bytes;
 
-/** What one block may use: 99 KB on sm_86 and sm_89, 163 KB on sm_80, 227 KB on sm_90 and sm_100, 99 KB on sm_120. */
-export function sharedLimit(target: Target): number {
-  if (target.language === 'wgsl') return target.workgroupBytes;
-  const limits: Readonly<Record<string, number>> = { sm_80: 163, sm_90: 227, sm_100: 227 };
-  return (limits[target.arch] ?? 99) * 1024;
-}
-
-const fitsShared: Constraint<Names> = (g, tunables, target) => {
-  const needed = sharedBytes(g, tunables, target);
-  // The plain CUDA schedule declares its arrays, and declared arrays end at 48 KB on every architecture.
-  const declared = target.language === 'cuda' && !target.tensorCores;
-  const limit = declared ? 48 * 1024 : sharedLimit(target);
-  return needed > limit ? `needs ${needed} bytes of shared memory, the device has ${limit}` : undefined;
-};
-
 const fitsTensorRows: Constraint<Names> = (g, _tunables, target) =>
   isTensorCore(target) && g.groupSize > 16
     ? `needs ${g.groupSize} query heads a KV head in one matrix tile, which has 16 rows`
@@ -100,7 +85,7 @@ export const attendStage = defineStage<Names>({
     warps: isTensorCore(target) ? oneOf(4, 8, 2, 1) : oneOf(1),
     coefficientHalves: isTensorCore(target) ? oneOf(2, 1) : oneOf(1),
   }),
-  constraints: [fitsTensorRows, fitsShared],
+  constraints: [fitsTensorRows],
   kernels: (g, tunables, target) => {
     const { streamValue, streamUnpack } = streamFunctions(g);
     const shared = sharedBytes(g, tunables, target);

@@ -1,9 +1,6 @@
 // The arithmetic of mma and the moves of ldmatrix, over the fragments of the PTX ISA. With g = lane / 4, t = lane % 4:
 //   m16n8k16 f16: a0 (g, 2t..2t+1), a1 (g+8, same), a2 (g, 2t+8..2t+9), a3 (g+8, same as a2); b0 (k = 2t..2t+1, n = g),
-//                 b1 (k = 2t+8..2t+9, n = g)
-//   m16n8k32 s8:  a0 (g, 4t..4t+3), a1 (g+8, same), a2 (g, 4t+16..4t+19), a3 (g+8, same as a2); b0 (k = 4t..4t+3, n = g),
-//                 b1 (k = 4t+16..4t+19, n = g)
-//   both:         d0 (g, 2t), d1 (g, 2t+1), d2 (g+8, 2t), d3 (g+8, 2t+1)
+//                 b1 (k = 2t+8..2t+9, n = g); d0 (g, 2t), d1 (g, 2t+1), d2 (g+8, 2t), d3 (g+8, 2t+1)
 #pragma once
 #include <cstring>
 
@@ -51,46 +48,15 @@ inline void multiply_f16(Thread* lanes) {
   }
 }
 
-// 32-bit sums of 8-bit products cannot overflow from zero; from a large accumulator they wrap, as the hardware's do.
-inline void multiply_s8(Thread* lanes) {
-  i32 a[16][32];
-  i32 b[32][8];
-  u32 d[16][8];
-  for (u32 lane = 0; lane < 32; ++lane) {
-    const u32 g = lane / 4, t = lane % 4;
-    const u32* operand = lanes[lane].operand;
-    for (u32 i = 0; i < 4; ++i) {
-      d[g + i / 2 * 8][2 * t + i % 2] = operand[i];
-      for (u32 byte = 0; byte < 4; ++byte) {
-        a[g + i % 2 * 8][4 * t + i / 2 * 16 + byte] = static_cast<signed char>(operand[4 + i] >> 8 * byte);
-      }
-    }
-    for (u32 i = 0; i < 2; ++i) {
-      for (u32 byte = 0; byte < 4; ++byte) {
-        b[4 * t + 16 * i + byte][g] = static_cast<signed char>(operand[8 + i] >> 8 * byte);
-      }
-    }
-  }
-  for (u32 m = 0; m < 16; ++m) {
-    for (u32 k = 0; k < 32; ++k) {
-      for (u32 n = 0; n < 8; ++n) d[m][n] += static_cast<u32>(a[m][k] * b[k][n]);
-    }
-  }
-  for (u32 lane = 0; lane < 32; ++lane) {
-    for (u32 i = 0; i < 4; ++i) lanes[lane].result[i] = d[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2];
-  }
-}
-
-// Lanes 8i..8i+7 name the rows of the 8x8 matrix i; register i of lane l gets two neighbours of row g of that matrix,
-// or, transposed, of column g.
-inline void load_matrices(Thread* lanes, u32 count, bool transposed) {
-  for (u32 i = 0; i < count; ++i) {
+// Lanes 8i..8i+7 name the rows of the 8x8 matrix i; register i of lane l gets two neighbours of row g of that matrix.
+inline void load_matrices(Thread* lanes) {
+  for (u32 i = 0; i < 4; ++i) {
     u16 matrix[8][8];
     for (u32 row = 0; row < 8; ++row) memcpy(matrix[row], lanes[8 * i + row].row, 16);
     for (u32 lane = 0; lane < 32; ++lane) {
       const u32 g = lane / 4, t = lane % 4;
-      const u32 low = transposed ? matrix[2 * t][g] : matrix[g][2 * t];
-      const u32 high = transposed ? matrix[2 * t + 1][g] : matrix[g][2 * t + 1];
+      const u32 low = matrix[g][2 * t];
+      const u32 high = matrix[g][2 * t + 1];
       lanes[lane].result[i] = high << 16 | low;
     }
   }

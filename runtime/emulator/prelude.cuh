@@ -45,11 +45,7 @@ static const int warpSize = 32;
 #define __any_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 1u : 0u) != 0u)
 #define __all_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 0u : 1u) == 0u)
 #define mma_m16n8k16(...) kvf_mma_f16_at(__LINE__, __VA_ARGS__)
-#define mma_m16n8k32_s8(...) kvf_mma_s8_at(__LINE__, __VA_ARGS__)
-#define ldmatrix_x4(...) kvf_load_matrix_at<4, false>(__LINE__, __VA_ARGS__)
-#define ldmatrix_x4_trans(...) kvf_load_matrix_at<4, true>(__LINE__, __VA_ARGS__)
-#define ldmatrix_x2(...) kvf_load_matrix_at<2, false>(__LINE__, __VA_ARGS__)
-#define ldmatrix_x2_trans(...) kvf_load_matrix_at<2, true>(__LINE__, __VA_ARGS__)
+#define ldmatrix_x4(...) kvf_load_matrix_at(__LINE__, __VA_ARGS__)
 
 KVF_INLINE void kvf_sync_warp_at(u32 line, u32 mask = 0xffffffffu) { kvf_sync_warp(line, mask); }
 
@@ -71,29 +67,17 @@ KVF_INLINE void kvf_mma_f16_at(u32 line, float (&d)[4], const u32 (&a)[4], const
   d[3] = sum.value[3];
 }
 
-KVF_INLINE void kvf_mma_s8_at(u32 line, i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  const KvfQuad sum = kvf_mma_s8(d[0], d[1], d[2], d[3], a[0], a[1], a[2], a[3], b[0], b[1], line);
-  d[0] = static_cast<i32>(sum.word[0]);
-  d[1] = static_cast<i32>(sum.word[1]);
-  d[2] = static_cast<i32>(sum.word[2]);
-  d[3] = static_cast<i32>(sum.word[3]);
-}
-
-template <int count, bool transposed>
-KVF_INLINE void kvf_load_matrix_at(u32 line, u32 (&r)[count], const void* row) {
-  const KvfQuad loaded = kvf_load_matrix(line, row, count, transposed);
+KVF_INLINE void kvf_load_matrix_at(u32 line, u32 (&r)[4], const void* row) {
+  const KvfQuad loaded = kvf_load_matrix(line, row);
   r[0] = loaded.word[0];
   r[1] = loaded.word[1];
-  if constexpr (count == 4) {
-    r[2] = loaded.word[2];
-    r[3] = loaded.word[3];
-  }
+  r[2] = loaded.word[2];
+  r[3] = loaded.word[3];
 }
 
 KVF_INLINE u32 lane_id() { return threadIdx.x & 31u; }
 
 KVF_INLINE void cp_async_16(void* shared, const void* global) { kvf_copy_issue(shared, global, 16); }
-KVF_INLINE void cp_async_8(void* shared, const void* global) { kvf_copy_issue(shared, global, 8); }
 KVF_INLINE void cp_async_4(void* shared, const void* global) { kvf_copy_issue(shared, global, 4); }
 KVF_INLINE void cp_async_commit() { kvf_copy_commit(); }
 template <int pending>

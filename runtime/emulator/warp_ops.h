@@ -5,7 +5,7 @@
 
 namespace kvf {
 
-enum Operation : u32 { op_sync, op_shuffle, op_ballot, op_mma_f16, op_mma_s8, op_load_matrix };
+enum Operation : u32 { op_sync, op_shuffle, op_ballot, op_mma_f16, op_load_matrix };
 
 // Registers the calling thread at a collective. Gives the group when it is complete, otherwise nothing.
 inline Group* arrive(Operation operation, u32 line, u32 mask, u64 pc) {
@@ -86,10 +86,10 @@ inline void fail_partial(u32 line, u64 pc) {
 }
 
 // The rows are read on behalf of the lanes that name them, so each is checked as an access of that lane.
-inline void check_rows(u32 count) {
+inline void check_rows() {
   Thread* lanes = lanes_of_warp();
   Thread* self = block.current;
-  for (u32 lane = 0; lane < count * 8; ++lane) {
+  for (u32 lane = 0; lane < 32; ++lane) {
     const u64 row = reinterpret_cast<u64>(lanes[lane].row);
     block.current = &lanes[lane];
     if (row % 16 != 0 || row - reinterpret_cast<u64>(launch.module->shared) >= launch.module->shared_bytes) {
@@ -105,17 +105,16 @@ inline void check_rows(u32 count) {
   block.current = self;
 }
 
-inline KvfQuad warp_matrix(Operation operation, u32 line, u64 pc, u32 count, bool transposed) {
+inline KvfQuad warp_matrix(Operation operation, u32 line, u64 pc) {
   Thread& self = *block.current;
   if (block.warp[self.index / 32].existing != 0xffffffffu) fail_partial(line, pc);
   Group* group = arrive(operation, line, 0xffffffffu, pc);
   if (group != nullptr) {
     Thread* lanes = lanes_of_warp();
     if (operation == op_mma_f16) multiply_f16(lanes);
-    if (operation == op_mma_s8) multiply_s8(lanes);
     if (operation == op_load_matrix) {
-      check_rows(count);
-      load_matrices(lanes, count, transposed);
+      check_rows();
+      load_matrices(lanes);
     }
     release(group);
   }
@@ -178,21 +177,14 @@ __attribute__((noinline)) KvfFloatQuad kvf_mma_f16(float d0, float d1, float d2,
   u32* operand = kvf::block.current->operand;
   memcpy(operand, d, sizeof d);
   memcpy(operand + 4, rest, sizeof rest);
-  const KvfQuad bits = kvf::warp_matrix(kvf::op_mma_f16, line, KVF_PC, 0, false);
+  const KvfQuad bits = kvf::warp_matrix(kvf::op_mma_f16, line, KVF_PC);
   KvfFloatQuad sum;
   memcpy(&sum, &bits, sizeof sum);
   return sum;
 }
 
-__attribute__((noinline)) KvfQuad kvf_mma_s8(u32 d0, u32 d1, u32 d2, u32 d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
-                                             u32 b1, u32 line) {
-  const u32 all[10] = {d0, d1, d2, d3, a0, a1, a2, a3, b0, b1};
-  memcpy(kvf::block.current->operand, all, sizeof all);
-  return kvf::warp_matrix(kvf::op_mma_s8, line, KVF_PC, 0, false);
-}
-
-__attribute__((noinline)) KvfQuad kvf_load_matrix(u32 line, const void* row, u32 count, u32 transposed) {
+__attribute__((noinline)) KvfQuad kvf_load_matrix(u32 line, const void* row) {
   kvf::block.current->row = static_cast<const u8*>(row);
-  return kvf::warp_matrix(kvf::op_load_matrix, line, KVF_PC, count, transposed != 0);
+  return kvf::warp_matrix(kvf::op_load_matrix, line, KVF_PC);
 }
 }

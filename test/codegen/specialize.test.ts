@@ -84,7 +84,7 @@ it('binds tables to WGSL functions, one copy of a function per binding', async (
 
     // my.ts:7 decode, bits = 1, offset = 0
     fn decode_1_0(code: u32) -> f32 {
-      var table: array<f32, 2>;
+      var table: array<f32, 2> = array<f32, 2>();
       for (var i: u32 = 0u; i < 1u; i++) {
         table[i] = pick(i);
       }
@@ -99,7 +99,7 @@ it('binds tables to WGSL functions, one copy of a function per binding', async (
 
     // my.ts:7 decode, bits = 1, offset = 0
     fn decode_1_0_with_load_values(code: u32) -> f32 {
-      var table: array<f32, 2>;
+      var table: array<f32, 2> = array<f32, 2>();
       for (var i: u32 = 0u; i < 1u; i++) {
         table[i] = pick_with_load_values(i);
       }
@@ -188,4 +188,43 @@ function f(n: Static<u32>, x: u32, a: FixedArray<f32, 4>): f32 {
       "h: expected a lowered device function, got none of that name. Lower the file that declares it, or correct the name.",
     ]
   `);
+});
+
+it('refuses loops that would wrap around on a device', async () => {
+  const loop = (head: string): string => `function f(z: Static<u32>, n: Static<i32>): u32 {
+  'device';
+  let sum: u32 = 0;
+  ${head} sum = u32(sum + 1);
+  return sum;
+}`;
+  const outcome = (head: string, z: number, n = 0): Promise<string> =>
+    run(loop(head), [{ name: 'f', statics: { z, n } }]).then(
+      () => 'PASSED',
+      (error: unknown) => (error as Error).message,
+    );
+  const drop = 'Drop the u32: a loop that counts down is an i32, read as u32(i).';
+  const end = 'A device wraps around there: end the loop earlier, or take another step.';
+  const at = 'my.ts:5:3: expected a loop that ends, got';
+  const down = 'for (let i: u32 = 8; i >= z; i--)';
+  expect(await outcome(down, 0)).toBe(`${at} i, a u32 that goes on to -1 after its last turn. ${drop}`);
+  expect(await outcome(down, 1)).toBe('PASSED');
+  const strided = 'for (let i: u32 = 8; i > 0; i -= z)';
+  expect(await outcome(strided, 3)).toBe(`${at} i, a u32 that goes on to -1 after its last turn. ${drop}`);
+  expect(await outcome(strided, 4)).toBe('PASSED');
+  const up = 'for (let i: u32 = 0; i <= z; i++)';
+  expect(await outcome(up, 2 ** 32 - 1)).toBe(`${at} i, a u32 that goes on to 4294967296 after its last turn. ${end}`);
+  expect(await outcome(up, 2 ** 32 - 2)).toBe('PASSED');
+  const signed = 'for (let i = 0; i <= n; i += 2)';
+  expect(await outcome(signed, 0, 2 ** 31 - 1)).toBe(
+    `${at} i, an i32 that goes on to 2147483648 after its last turn. ${end}`,
+  );
+  expect(await outcome(signed, 0, 2 ** 31 - 3)).toBe('PASSED');
+  // Inside another loop the numbers are ranges.
+  const nested = (bound: string) => `for (let j: u32 = 0; j < 8; j++) for (let i: u32 = 9; ${bound})`;
+  expect(await outcome(nested('i >= j; i--'), 0)).toBe(
+    `my.ts:5:36: expected a loop that ends, got i, a u32 that may go on to -1 after its last turn. ${drop}`,
+  );
+  for (const bound of ['i > j; i--', 'i >= j + 1; i--', 'i <= j + z; i++', 'i < min(j * 4, z); i += 2']) {
+    expect(await outcome(nested(bound), 20)).toBe('PASSED');
+  }
 });

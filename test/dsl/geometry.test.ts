@@ -4,6 +4,8 @@ import {
   defineScheme,
   geometryOf,
   hadamard,
+  type KvforgeError,
+  lloydMax,
   modelFrom,
   pca,
   presetModel,
@@ -55,5 +57,36 @@ describe('geometryOf', () => {
     expect(() => geometryOf(shard, modelFrom({ ...config, head_dim: 24 }, 'odd'))).toThrowErrorMatchingInlineSnapshot(
       `[KvforgeError: model.headDim: expected a multiple of 16, at most 256, got 24. Other head sizes have no schedule yet.]`,
     );
+  });
+});
+
+describe('the levels of the stream', () => {
+  const refusal = (levels: (headDim: number) => unknown): string => {
+    const stream = { ...lloydMax({ bits: 2 }), levels } as Scheme['stream'];
+    const model = { ...smol, name: 'of\nours' };
+    try {
+      geometryOf(defineScheme({ ...shard, stream }), model);
+    } catch (error) {
+      return `${(error as KvforgeError).code}: ${(error as KvforgeError).message}`;
+    }
+    return 'accepted';
+  };
+  const expected =
+    'invalid-scheme: stream.levels: expected 4 finite numbers, ascending, for a head dimension of 64, got';
+
+  it('are one finite number a code, ascending', () => {
+    expect(refusal(() => [-1, 0, 1, 2])).toBe('accepted');
+    expect(refusal(() => [-1, 0, 1])).toBe(`${expected} 3 numbers. Return one value for every code.`);
+    expect(refusal(() => [0, 1, 2, Number.NaN])).toBe(`${expected} NaN at 3. Return one value for every code.`);
+    expect(refusal(() => [0, 1, 2, 1e300])).toBe(`${expected} 1e+300 at 3. Return one value for every code.`);
+    expect(refusal(() => [0, 2, 1, 3])).toBe(`${expected} 2 before 1 at 2. Sort them, and name none twice.`);
+    expect(refusal(() => [0, 1, 1 + 1e-12, 3])).toBe(
+      `${expected} 1 before 1.000000000001 at 2. Sort them, and name none twice.`,
+    );
+    expect(refusal(() => 'abcd')).toBe(`${expected} something else than an array. Return one value for every code.`);
+    const fails = () => {
+      throw new Error('no');
+    };
+    expect(refusal(fails)).toBe(`${expected} an exception: no. Return one value for every code.`);
   });
 });

@@ -187,3 +187,8 @@ test.each([
 ])('case %#: a configuration that cannot be right is refused at its field', (config, message) => {
   expect(refusal(() => modelFrom(config))).toBe(message);
 });
+
+test.each(['a\nb', 'a\u0000', 'a\u2028b', ''])('the name %j is refused: generated text prints it', (name) => {
+  const message = `name: expected printable characters on one line, got ${JSON.stringify(name)}. The name is printed in generated text.`;
+  expect(refusal(() => modelFrom(smollm, name))).toBe(message);
+});

@@ -100,4 +100,17 @@ describe('defineScheme', () => {
       `"stream.device.code: expected a function marked 'device', got undefined. Build the codec with defineCodec."`,
     );
   });
+
+  it('refuses names that are no identifiers, and indices of another size', () => {
+    const name = 'a\n__global__ void b() {}';
+    const expected = 'a letter, then letters, digits, hyphens and underscores, at most 40';
+    const rest = `: expected ${expected}, got ${JSON.stringify(name)}. The name is printed in generated text.`;
+    expect(refusal({ stream: { ...lloydMax({ bits: 8 }), name } })).toBe(`stream.name${rest}`);
+    expect(refusal(keysWith({ name }))).toBe(`keys[1].name${rest}`);
+    expect(refusal({ keys: [{ ...unrope(), name }, shard.keys[1]] })).toBe(`keys[0].name${rest}`);
+    expect(refusal(valuesWith({ name }))).toBe(`values[2].name${rest}`);
+    expect(refusal(valuesWith({ index: 'u16' }))).toBe(
+      `values[2].index: expected 'u8', got "u16". Leave it to vq({...}): an index is one byte.`,
+    );
+  });
 });

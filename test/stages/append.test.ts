@@ -156,7 +156,7 @@ describe.each(deviceNames)('append on %s', (deviceName) => {
             expect(Buffer.compare(after, expected)).toBe(0);
           },
         ),
-        { numRuns: 24 },
+        { numRuns: 16 },
       );
     });
 

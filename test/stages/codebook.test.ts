@@ -29,7 +29,7 @@ import {
   runKernel,
 } from './harness.js';
 
-const RUNS = 20;
+const RUNS = 15;
 const POINTS_PER_BLOCK = 1024;
 
 describe.each(deviceNames)('codebook on %s', (deviceName) => {

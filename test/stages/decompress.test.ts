@@ -185,7 +185,7 @@ describe.each(deviceNames)('decompress on %s', (deviceName) => {
             }
           }
         }),
-        { numRuns: 24 },
+        { numRuns: 16 },
       );
     });
   });

@@ -66,7 +66,7 @@ describe.each(deviceNames)('exact on %s', (deviceName) => {
           }
           expect(strayWrites(cache, written)).toEqual([]);
         }),
-        { numRuns: 24 },
+        { numRuns: 16 },
       );
     });
   });

@@ -5,7 +5,7 @@ import type { LoadedKernels } from '../../runtime/kernels.js';
 import { draws, largestOf, lengths, numbers, worstDifference } from '../../runtime/verify/draws.js';
 import { asFloats, cases, deviceNames, geometry, load, openDevice, promptSetting, runKernel } from './harness.js';
 
-const RUNS = 24;
+const RUNS = 16;
 const TILE = 16;
 
 describe.each(deviceNames)('second moments on %s', (deviceName) => {

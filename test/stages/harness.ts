@@ -16,10 +16,11 @@ import type { Device } from '../../runtime/device.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
 import { writeRecord } from '../../runtime/record.js';
+import { seededRandom } from '../../runtime/reference/index.js';
 import { buildTables } from '../../runtime/tables.js';
 import { WebGpuDevice } from '../../runtime/webgpu/webgpu.js';
 
-/** A drawn geometry: few, because each costs a compile; the data and lengths are drawn by the hundred. */
+/** One geometry; the data and lengths are drawn by the hundred. */
 export interface Case {
   readonly name: string;
   readonly model: ModelShape;
@@ -42,7 +43,8 @@ interface CaseParts {
 
 export function makeCase(parts: CaseParts): Case {
   const { heads, kvHeads, headDim, rank, bits } = parts;
-  const name = `${heads}-${kvHeads}-${headDim}-r${rank}`;
+  const widths = typeof bits === 'number' ? '' : `-${bits.join('')}`;
+  const name = `${heads}-${kvHeads}-${headDim}-r${rank}${widths}`;
   const model = modelFrom(
     {
       model_type: 'llama',
@@ -67,7 +69,41 @@ export function makeCase(parts: CaseParts): Case {
   return { name, model, scheme };
 }
 
-/** Geometries of the property tests: GQA 1, 3, 4, 5, 7; d 16 to 128; mixed widths; every stream width. */
+/** A drawn geometry: every size from its list, drawn again until they fit together. The same seed gives the same one. */
+export function drawCase(seed: number): Case {
+  const random = seededRandom(seed);
+  const pick = <T>(...values: readonly T[]): T => values[Math.floor(random() * values.length)]!;
+  for (;;) {
+    const kvHeads = pick(1, 2, 3);
+    const headDim = pick(16, 32, 48, 64, 80, 96);
+    const group = pick(16, 32, 64);
+    const rank = pick<Rank>(16, 32, 48, 64);
+    const bits = Array.from({ length: Math.ceil(rank / group) }, () => pick<FieldBits>(0, 2, 4, 6, 8));
+    const channels = pick<2 | 4 | 8>(2, 4, 8);
+    if (rank > kvHeads * headDim || headDim % (channels * 4) !== 0 || bits.every((width) => width === 0)) continue;
+    return makeCase({
+      heads: kvHeads * pick(1, 2, 3, 5, 6, 8),
+      kvHeads,
+      headDim,
+      rank,
+      bits,
+      group,
+      channels,
+      entries: pick<16 | 32 | 64 | 128 | 256>(16, 32, 64, 128, 256),
+      sinks: pick(0, 1, 4, 7),
+      window: pick(1, 5, 8, 17),
+      streamBits: pick<2 | 3 | 4 | 8>(2, 3, 4, 8),
+    });
+  }
+}
+
+/** Change it to meet other geometries: `KVFORGE_SEED=7 npx vitest run test/stages`. */
+const seed = Number(process.env.KVFORGE_SEED ?? 20261201);
+
+/**
+ * Geometries of the property tests: two drawn, and five chosen for what they hold together: GQA 1, 3, 4, 5, 7; d 16 to
+ * 128; mixed widths; every stream width. Few, because each costs a compile.
+ */
 export const cases: readonly Case[] = [
   makeCase({
     heads: 3,
@@ -104,6 +140,8 @@ export const cases: readonly Case[] = [
     streamBits: 2,
     window: 1,
   }),
+  drawCase(seed),
+  drawCase(seed + 1),
 ];
 
 export type DeviceName = 'emulator' | 'webgpu';

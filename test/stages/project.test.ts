@@ -27,7 +27,7 @@ import {
   runKernel,
 } from './harness.js';
 
-const RUNS = 24;
+const RUNS = 16;
 const TILE = 16;
 
 describe.each(deviceNames)('coefficients on %s', (deviceName) => {

@@ -28,7 +28,7 @@ import {
   runKernel,
 } from './harness.js';
 
-const RUNS = 24;
+const RUNS = 16;
 const TILE = 32;
 
 describe.each(deviceNames)('values on %s', (deviceName) => {

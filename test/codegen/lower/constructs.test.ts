@@ -201,7 +201,7 @@ function all(target: FixedArray<u32, 4>, x: f32, w: u32): vec2f {
     }
 
     // my.ts:3 norm
-    __device__ __forceinline__ float norm(float4 v) {
+    __device__ __forceinline__ float norm_(float4 v) {
       return sqrtf(vector_dot(v, v));
     }
 
@@ -217,7 +217,7 @@ function all(target: FixedArray<u32, 4>, x: f32, w: u32): vec2f {
       if (!((__float_as_uint(steep) & 0x7f800000u) != 0x7f800000u)) {
         return unpack_half2(words[3u]);
       }
-      return make_float2(norm(v) + v.w + __uint_as_float(bits), fminf(fmaxf(float(min(max(int(x), -2), 2)), 0.0f), 1.0f));
+      return make_float2(norm_(v) + v.w + __uint_as_float(bits), fminf(fmaxf(float(min(max(int(x), -2), 2)), 0.0f), 1.0f));
     }
 
     // my.ts:7 fill, count = 8
@@ -237,13 +237,13 @@ function all(target: FixedArray<u32, 4>, x: f32, w: u32): vec2f {
     }
 
     // my.ts:3 norm
-    fn norm(v: vec4f) -> f32 {
+    fn norm_(v: vec4f) -> f32 {
       return sqrt(dot(v, v));
     }
 
     // my.ts:12 all
     fn all(target_: ptr<function, array<u32, 4>>, x: f32, w: u32) -> vec2f {
-      var words: array<u32, 8>;
+      var words: array<u32, 8> = array<u32, 8>();
       let filled: u32 = fill_8(&words, w);
       _ = fill_4(target_, filled);
       let v: vec4f = vec4f(x, 1.0, 2.0, 3.0) * x + (vec4f(0.0, 0.0, 0.0, x) - vec4f(1.0, 1.0, 1.0, 1.0));
@@ -253,7 +253,7 @@ function all(target: FixedArray<u32, 4>, x: f32, w: u32): vec2f {
       if (!((bitcast<u32>(steep) & 0x7f800000u) != 0x7f800000u)) {
         return unpack2x16float(words[3u]);
       }
-      return vec2f(norm(v) + v.w + bitcast<f32>(bits), clamp(f32(clamp(i32(x), -2, 2)), 0.0, 1.0));
+      return vec2f(norm_(v) + v.w + bitcast<f32>(bits), clamp(f32(clamp(i32(x), -2, 2)), 0.0, 1.0));
     }
     "
   `);
@@ -288,13 +288,13 @@ function choose(x: f32, i: u32, count: u32, levels: Lookup<f32>): f32 {
     // my.ts:3 choose
     fn choose(x: f32, i: u32, count: u32) -> f32 {
       let cheap: f32 = select(x, -x, x < 0.0);
-      var guarded: f32;
+      var guarded: f32 = f32();
       if (i < count) {
         guarded = load_levels(i);
       } else {
         guarded = 0.0;
       }
-      var chosen_1: f32;
+      var chosen_1: f32 = f32();
       if (i < count) {
         if (x > 1.0) {
           chosen_1 = load_levels(i);
@@ -307,7 +307,7 @@ function choose(x: f32, i: u32, count: u32, levels: Lookup<f32>): f32 {
       var nested: f32 = 1.0 + chosen_1;
       var chosen_2: bool = i > 0u;
       if (chosen_2) {
-        var chosen_3: f32;
+        var chosen_3: f32 = f32();
         if (i < count) {
           chosen_3 = load_levels(i);
         } else {

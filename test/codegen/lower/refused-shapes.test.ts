@@ -63,6 +63,11 @@ it('refuses loops that are not static', async () => {
     'zero step': body('for (let i = 0; i < 4; i += 0) {}'),
     'wrong direction': body('for (let i = 0; i < 4; i--) {}'),
     'u32 that never ends': body('for (let i: u32 = 3; i >= 0; i--) {}'),
+    'u32 that steps past 0': body('for (let i: u32 = 5; i >= 1; i -= 2) {}'),
+    'u32 that steps over 0': body('for (let i: u32 = 5; i > 0; i -= 2) {}'),
+    'u32 to its last': body('for (let i: u32 = 0; i <= 4294967295; i++) {}'),
+    'i32 to its last': body('for (let i: i32 = 0; i <= 2147483647; i++) {}'),
+    'i32 to its first': body('for (let i: i32 = 1; i >= -2147483647; i -= 2) {}'),
   });
   expect(text).toMatchInlineSnapshot(`
     "
@@ -90,6 +95,16 @@ it('refuses loops that are not static', async () => {
       my.ts:4:3: expected a loop that ends, got < with a shrinking i. Pair < with += and > with -=.
     u32 that never ends:
       my.ts:4:3: expected a loop that ends, got a u32 that is always at least 0. Drop the u32: a loop that counts down is an i32, read as u32(i).
+    u32 that steps past 0:
+      my.ts:4:3: expected a loop that ends, got i, a u32 that goes on to -1 after its last turn. Drop the u32: a loop that counts down is an i32, read as u32(i).
+    u32 that steps over 0:
+      my.ts:4:3: expected a loop that ends, got i, a u32 that goes on to -1 after its last turn. Drop the u32: a loop that counts down is an i32, read as u32(i).
+    u32 to its last:
+      my.ts:4:3: expected a loop that ends, got i, a u32 that goes on to 4294967296 after its last turn. A device wraps around there: end the loop earlier, or take another step.
+    i32 to its last:
+      my.ts:4:3: expected a loop that ends, got i, an i32 that goes on to 2147483648 after its last turn. A device wraps around there: end the loop earlier, or take another step.
+    i32 to its first:
+      my.ts:4:3: expected a loop that ends, got i, an i32 that goes on to -2147483649 after its last turn. A device wraps around there: end the loop earlier, or take another step.
     "
   `);
 });

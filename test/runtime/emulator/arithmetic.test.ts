@@ -73,32 +73,15 @@ describe.each(modes)('kernels run under %o', (options) => {
     expect([...new Float32Array(d!)]).toEqual([...expected]);
   });
 
-  test('mma of bytes is the matrix product', async () => {
-    const next = noise(2);
-    const a = new Int8Array(512).map(() => next() * 128);
-    const b = new Int8Array(256).map(() => next() * 128);
-    const c = new Int32Array(128).map(() => next() * 1e6);
-    const inputs = [new Uint32Array(a.buffer), new Uint32Array(b.buffer), c, 128] as const;
-    const [, , , d] = await launch(device, kernels.byteProduct, inputs);
-    const expected = c.map((start, index) => {
-      let sum = start;
-      for (let k = 0; k < 32; k++) sum += a[(index >> 3) * 32 + k]! * b[k * 8 + (index & 7)]!;
-      return sum;
-    });
-    expect([...new Int32Array(d!)]).toEqual([...expected]);
-  });
-
-  test('ldmatrix loads rows, and columns when transposed', async () => {
+  test('ldmatrix loads rows', async () => {
     const rows = new Uint16Array(256).map((_, i) => i * 7 + 1);
-    const [, out] = await launch(device, kernels.matrices, [new Uint32Array(rows.buffer), 384]);
+    const [, out] = await launch(device, kernels.matrices, [new Uint32Array(rows.buffer), 128]);
     const element = (matrix: number, row: number, column: number): number => rows[matrix * 64 + row * 8 + column]!;
     const words = new Uint32Array(out!);
     for (let lane = 0; lane < 32; lane++) {
       const [g, t] = [lane >> 2, lane & 3];
-      const straight = [0, 1, 2, 3].map((m) => element(m, g, 2 * t) + element(m, g, 2 * t + 1) * 65536);
-      const across = [0, 1, 2, 3].map((m) => element(m, 2 * t, g) + element(m, 2 * t + 1, g) * 65536);
-      const expected = [...straight, ...across, ...straight.slice(0, 2), ...across.slice(0, 2)];
-      expect([...words.slice(lane * 12, lane * 12 + 12)]).toEqual(expected);
+      const expected = [0, 1, 2, 3].map((m) => element(m, g, 2 * t) + element(m, g, 2 * t + 1) * 65536);
+      expect([...words.slice(lane * 4, lane * 4 + 4)]).toEqual(expected);
     }
   });
 

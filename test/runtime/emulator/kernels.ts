@@ -95,46 +95,23 @@ mma_m16n8k16(df, af, bf);
 for (u32 i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = df[i];`,
 );
 
-/** The same of bytes: a is 16x32, b is 32x8, both row-major. */
-export const byteProduct = kernel(
-  'byte_product',
-  ['const u32 a', 'const u32 b', 'const i32 c', 'i32 d'],
-  `const u8* const bytes = reinterpret_cast<const u8*>(b);
-const u32 g = threadIdx.x / 4, t = threadIdx.x % 4;
-const u32 af[4] = {a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4]};
-u32 bf[2] = {0, 0};
-for (u32 i = 0; i < 2; ++i) {
-  for (u32 k = 0; k < 4; ++k) bf[i] |= (u32)bytes[(4 * t + 16 * i + k) * 8 + g] << 8 * k;
-}
-i32 df[4];
-for (u32 i = 0; i < 4; ++i) df[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
-mma_m16n8k32_s8(df, af, bf);
-for (u32 i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = df[i];`,
-);
-
-/** Loads four 8x8 matrices of halves in all four ways: 32 rows of 8 halves in, 12 words a lane out. */
+/** Loads four 8x8 matrices of halves: 32 rows of 8 halves in, 4 words a lane out. */
 export const matrices = kernel(
   'matrices',
   ['const u32 a', 'u32 out'],
   `__shared__ __align__(16) u32 rows[128];
 for (u32 i = 0; i < 4; ++i) rows[threadIdx.x * 4 + i] = a[threadIdx.x * 4 + i];
 __syncthreads();
-u32 four[4], two[2];
+u32 four[4];
 ldmatrix_x4(four, rows + threadIdx.x * 4);
-for (u32 i = 0; i < 4; ++i) out[threadIdx.x * 12 + i] = four[i];
-ldmatrix_x4_trans(four, rows + threadIdx.x * 4);
-for (u32 i = 0; i < 4; ++i) out[threadIdx.x * 12 + 4 + i] = four[i];
-ldmatrix_x2(two, rows + threadIdx.x % 16 * 4);
-for (u32 i = 0; i < 2; ++i) out[threadIdx.x * 12 + 8 + i] = two[i];
-ldmatrix_x2_trans(two, rows + threadIdx.x % 16 * 4);
-for (u32 i = 0; i < 2; ++i) out[threadIdx.x * 12 + 10 + i] = two[i];`,
+for (u32 i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = four[i];`,
 );
 
 function copyBody(wait: string): string {
   return `float* const tile = reinterpret_cast<float*>(shared_memory);
 cp_async_16(tile + 4 * threadIdx.x, a + 4 * threadIdx.x);
 cp_async_commit();
-cp_async_8(tile + 128 + 2 * threadIdx.x, a + 128 + 2 * threadIdx.x);
+for (u32 i = threadIdx.x; i < 64; i += 32) cp_async_4(tile + 128 + i, a + 128 + i);
 cp_async_4(tile + 192 + threadIdx.x, a + 192 + threadIdx.x);
 cp_async_commit();
 ${wait}
@@ -239,7 +216,6 @@ export const goodKernels: readonly KernelText[] = [
   reduce,
   shuffles,
   product,
-  byteProduct,
   matrices,
   copyWaits,
   halves,

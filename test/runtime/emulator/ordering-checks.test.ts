@@ -217,7 +217,7 @@ describe('collectives', () => {
     expect(await report(global, [new Uint32Array(4)])).toBe(
       'global_rows.cu:4: expected an address in shared memory, got another by thread 0 of block (0, 0, 0) of global_rows. ldmatrix reads, and cp.async writes, shared memory only.',
     );
-    const odd = kernel('odd_rows', ['u32 o'], '__shared__ __align__(16) u32 t[8];\nu32 r[2];\nldmatrix_x2(r, t + 1);');
+    const odd = kernel('odd_rows', ['u32 o'], '__shared__ __align__(16) u32 t[8];\nu32 r[4];\nldmatrix_x4(r, t + 1);');
     expect(await report(odd, [1])).toBe(
       'odd_rows.cu:5: expected an address that is a multiple of 16, got another by thread 0 of block (0, 0, 0) of odd_rows. Align the offset, or access narrower words.',
     );

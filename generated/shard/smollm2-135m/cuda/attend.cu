@@ -160,6 +160,20 @@ __device__ __forceinline__ u32 saturated_half2(float low, float high) {
   return static_cast<u32>(float_to_half_saturated(low)) | (static_cast<u32>(float_to_half_saturated(high)) << 16);
 }
 
+// The power of two that brings a magnitude to [2^8, 2^9), and its inverse: a half keeps eleven bits only above 2^-14, so
+// what is split into two halves is brought there first. Exact in float32; 1 for zero.
+__device__ __forceinline__ u32 scaling_exponent(float largest) {
+  const u32 exponent = __float_as_uint(largest) >> 23 & 0xffu;
+  return largest > 0.0f ? min(262u - exponent, 253u) : 127u;
+}
+__device__ __forceinline__ float power_of_two(u32 exponent) { return __uint_as_float(exponent << 23); }
+
+__device__ __forceinline__ float warp_largest(float value) {
+#pragma unroll
+  for (u32 lanes = 16; lanes > 0; lanes /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+  return value;
+}
+
 // Copies `words` words, 16 bytes at a time where every row keeps that alignment, asynchronously, by one warp.
 template <bool WIDE>
 __device__ __forceinline__ void stage_words(u32* shared, const u32* global, u32 words) {
@@ -213,10 +227,11 @@ __device__ __forceinline__ u32 output_channel(u32 tile, u32 upper, u32 row) {
 // Which of key and query are sums of two halves; exact tokens and the exact query are halves as they come.
 enum class Halves { ONE, KEY, KEY_AND_QUERY };
 
-// Takes 16 tokens into the softmax. `valid` has a bit for each token; `value(token, vector, k)` gives channels 2k and
+// Takes 16 tokens into the softmax. `scale` turns a product of query and key as they are stored into a base-2 exponent;
+// `valid` has a bit for each token; `value(token, vector, k)` gives channels 2k and
 // 2k + 1 of a value vector as two halves.
 template <Halves HALVES, typename Value>
-__device__ __forceinline__ void attend_tile(Softmax& state, const u32* query, const KeyTile& keys, u32 valid, Value value) {
+__device__ __forceinline__ void attend_tile(Softmax& state, const u32* query, const KeyTile& keys, float scale, u32 valid, Value value) {
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
 
@@ -244,7 +259,7 @@ __device__ __forceinline__ void attend_tile(Softmax& state, const u32* query, co
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const bool seen = (valid >> (tokens * 8 + column + i % 2)) & 1u;
-      scores[tokens][i] = seen ? scores[tokens][i] * SCORE_SCALE : MASKED;
+      scores[tokens][i] = seen ? scores[tokens][i] * scale : MASKED;
       largest[i / 2] = fmaxf(largest[i / 2], scores[tokens][i]);
     }
   }
@@ -318,7 +333,8 @@ __device__ __forceinline__ void attend_tile(Softmax& state, const u32* query, co
 // Rebuilds the keys of 16 staged tokens of one KV head: mean + coefficients * basis, then RoPE, in registers. The int8
 // basis is exact in f16; a coefficient, its code times both scales, is COEFFICIENT_HALVES halves: with one, the rounding
 // reaches 4e-3 of the output at scores of 40, with two it is below the rounding of the weights.
-__device__ __forceinline__ void rebuild_keys(
+// Returns the inverse of the power of two that the keys are stored with.
+__device__ __forceinline__ float rebuild_keys(
     KeyTile& keys, const u32* staged, const float* tables, u32 position, u32 last_position) {
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
@@ -369,14 +385,24 @@ __device__ __forceinline__ void rebuild_keys(
       rebuilt[tile + HEAD_DIM / 16][i] = turned.y;
     }
   }
+  float largest = 0.0f;
+#pragma unroll
+  for (u32 tile = 0; tile < HEAD_DIM / 8; ++tile) {
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) largest = fmaxf(largest, fabsf(rebuilt[tile][i]));
+  }
+  const u32 exponent = scaling_exponent(warp_largest(largest));
+  const float factor = power_of_two(exponent);
 #pragma unroll
   for (u32 step = 0; step < CHANNEL_STEPS; ++step) {
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
-      store_keys(keys, step, 0, i, rebuilt[step * 2 + i][0], rebuilt[step * 2 + i][1]);
-      store_keys(keys, step, 1, i, rebuilt[step * 2 + i][2], rebuilt[step * 2 + i][3]);
+      const float* tile = rebuilt[step * 2 + i];
+      store_keys(keys, step, 0, i, tile[0] * factor, tile[1] * factor);
+      store_keys(keys, step, 1, i, tile[2] * factor, tile[3] * factor);
     }
   }
+  return power_of_two(254 - exponent);
 }
 
 // Bits of the tokens of a tile, first to first + 15, that lie in [begin, end).
@@ -388,7 +414,7 @@ __device__ __forceinline__ u32 valid_tokens(u32 first, u32 begin, u32 end) {
 
 // The middle: codes of a tile stream in while the tile before is attended to; two stages a warp.
 __device__ __forceinline__ void attend_middle(
-    Softmax& state, const u32* query, const u32* record, const u32* cache, const float* tables, u32 kv_head, u32 begin, u32 end) {
+    Softmax& state, const u32* query, const u32* record, const u32* cache, const float* tables, float scale, u32 kv_head, u32 begin, u32 end) {
   if (begin >= end) return;
   const u32 middle = record[AT_MIDDLE_TOKENS];
   const u32 warp = threadIdx.x / 32;
@@ -423,8 +449,9 @@ __device__ __forceinline__ void attend_middle(
     const u32* staged_keys = stages + stage * STAGE_WORDS;
     const u8* indices = reinterpret_cast<const u8*>(staged_keys + 16 * KEY_ROW_WORDS);
     KeyTile keys;
-    rebuild_keys(keys, staged_keys, tables, record[AT_SINK_TOKENS] + tile * 16, record[AT_SINK_TOKENS] + middle - 1);
-    attend_tile<Halves::KEY>(state, query, keys, valid_tokens(tile * 16, begin, end), [&](u32 token, u32 vector, u32 k) {
+    const u32 sinks = record[AT_SINK_TOKENS];
+    const float stored = rebuild_keys(keys, staged_keys, tables, sinks + tile * 16, sinks + middle - 1);
+    attend_tile<Halves::KEY>(state, query, keys, stored * scale, valid_tokens(tile * 16, begin, end), [&](u32 token, u32 vector, u32 k) {
       return codebook[indices[token * VALUE_STRIDE * 4 + vector] * (CHANNELS / 2) + k];
     });
     __syncwarp();  // this stage is read to the end before the copies of the next tile but one overwrite it
@@ -450,7 +477,7 @@ __device__ __forceinline__ void attend_middle(
 
 // The stream: codes stay in Hadamard space, where the transformed query meets them.
 __device__ __forceinline__ void attend_stream(
-    Softmax& state, const u32* query, const u32* record, const u32* cache, const float* levels, u32 kv_head, u32 begin, u32 end) {
+    Softmax& state, const u32* query, const u32* record, const u32* cache, const float* levels, float scale, u32 kv_head, u32 begin, u32 end) {
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
   const auto level_at = [&](u32 code) { return levels[code]; };
@@ -466,6 +493,10 @@ __device__ __forceinline__ void attend_stream(
                        level_value(unpack_field_8(channel + 1, word_at), level_at) * norm);
   };
   for (u32 first = begin + threadIdx.x / 32 * 16; first < end; first += WARPS * 16) {
+    float largest = 0.0f;
+    if (lane_id() < 16 && first + lane_id() < end) largest = half_of(key_norms + (first + lane_id()) * NORM_WORDS, kv_head);
+    const u32 exponent = scaling_exponent(warp_largest(largest));
+    const float factor = power_of_two(exponent);
     KeyTile keys;
 #pragma unroll
     for (u32 step = 0; step < CHANNEL_STEPS; ++step) {
@@ -474,10 +505,10 @@ __device__ __forceinline__ void attend_stream(
         const u32 token = first + row + i / 2 * 8;
         float2 pair = make_float2(0.0f, 0.0f);
         if (token < end) pair = pair_at(key_codes, key_norms, token, step * 16 + column + i % 2 * 8);
-        store_keys(keys, step, i / 2, i % 2, pair.x, pair.y);
+        store_keys(keys, step, i / 2, i % 2, pair.x * factor, pair.y * factor);
       }
     }
-    attend_tile<Halves::KEY_AND_QUERY>(state, query, keys, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
+    attend_tile<Halves::KEY_AND_QUERY>(state, query, keys, power_of_two(254 - exponent) * scale, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
       const float2 pair = pair_at(value_codes, value_norms, first + token, vector * CHANNELS + k * 2);
       return saturated_half2(pair.x, pair.y);
     });
@@ -501,7 +532,7 @@ __device__ __forceinline__ void attend_exact(
         keys.high[step][i / 2][i % 2] = token < end ? key_rows[(slot(token) * WIDTH + kv_head * HEAD_DIM + channel) / 2] : 0u;
       }
     }
-    attend_tile<Halves::ONE>(state, query, keys, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
+    attend_tile<Halves::ONE>(state, query, keys, SCORE_SCALE, valid_tokens(first, begin, end), [&](u32 token, u32 vector, u32 k) {
       return value_rows[(slot(first + token) * WIDTH + kv_head * HEAD_DIM + vector * CHANNELS) / 2 + k];
     });
   }
@@ -653,8 +684,11 @@ extern "C" __global__ void __launch_bounds__(128) attend(
     }
   }
   __syncthreads();  // the transform is complete
+  float largest_turned = 0.0f;
+  for (u32 i = lane_id(); i < GROUP_SIZE * HEAD_DIM; i += 32) largest_turned = fmaxf(largest_turned, fabsf(scratch[i]));
+  const u32 query_exponent = scaling_exponent(warp_largest(largest_turned));
   for (u32 i = threadIdx.x; i < GROUP_SIZE * HEAD_DIM; i += THREADS) {
-    const float turned = scratch[i] * HADAMARD_SCALE;
+    const float turned = scratch[i] * power_of_two(query_exponent);
     u16* high = turned_query + i / HEAD_DIM * QUERY_STRIDE + i % HEAD_DIM;
     high[0] = float_to_half_saturated(turned);
     high[QUERY_WORDS * 2] = float_to_half_saturated(turned - half_to_float(high[0]));
@@ -663,6 +697,7 @@ extern "C" __global__ void __launch_bounds__(128) attend(
 
   const u32 middle_begin = from(sinks, middle);
   const u32 middle_end = to(sinks, middle);
+  u32 key_exponent = 127;
   if (middle_begin < middle_end) {
     // The basis slice of this KV head, and both scales of a component in one.
     u16* basis = reinterpret_cast<u16*>(shared_memory);
@@ -674,12 +709,18 @@ extern "C" __global__ void __launch_bounds__(128) attend(
       const u32 word = component < RANK ? codes[channel * RANK_WORDS + component / 4] : 0u;
       basis[channel * BASIS_STRIDE + component] = float_to_half(signed_byte(word, component % 4));
     }
+    const auto scale_of = [&](u32 component) {
+      return half_of(cache + record[AT_KEY_SCALES], component) * half_of(cache + record[AT_KEY_BASIS_SCALES], component);
+    };
+    float largest_scale = 0.0f;
+    for (u32 component = lane_id(); component < RANK; component += 32) largest_scale = fmaxf(largest_scale, scale_of(component));
+    key_exponent = scaling_exponent(warp_largest(largest_scale));
     for (u32 component = threadIdx.x; component < RANK; component += THREADS) {
-      scales[component] = half_of(cache + record[AT_KEY_SCALES], component) * half_of(cache + record[AT_KEY_BASIS_SCALES], component);
+      scales[component] = scale_of(component) * power_of_two(key_exponent);
     }
     float* mean = reinterpret_cast<float*>(shared_memory + AT_MEAN);
     for (u32 channel = threadIdx.x; channel < HEAD_DIM; channel += THREADS) {
-      mean[channel] = half_of(cache + record[AT_KEY_MEAN], kv_head * HEAD_DIM + channel);
+      mean[channel] = half_of(cache + record[AT_KEY_MEAN], kv_head * HEAD_DIM + channel) * power_of_two(key_exponent);
     }
     u32* codebook = reinterpret_cast<u32*>(shared_memory + AT_CODEBOOK_HALVES);
     for (u32 word = threadIdx.x; word < ENTRIES * CHANNELS / 2; word += THREADS) {
@@ -693,8 +734,8 @@ extern "C" __global__ void __launch_bounds__(128) attend(
   const u32* turned = reinterpret_cast<const u32*>(turned_query);
   Softmax state;
   reset(state);
-  attend_middle(state, exact, record, cache, tables, kv_head, middle_begin, middle_end);
-  attend_stream(state, turned, record, cache, tables, kv_head, from(sinks + middle, stream), to(sinks + middle, stream));
+  attend_middle(state, exact, record, cache, tables, SCORE_SCALE * power_of_two(254 - key_exponent), kv_head, middle_begin, middle_end);
+  attend_stream(state, turned, record, cache, tables, SCORE_SCALE * HADAMARD_SCALE * power_of_two(254 - query_exponent), kv_head, from(sinks + middle, stream), to(sinks + middle, stream));
   write_partial(state, partial);
 
   reset(state);

@@ -6,7 +6,6 @@ typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef int i32;
-typedef unsigned long long u64;
 
 // NVRTC has no math.h.
 #ifndef INFINITY
@@ -67,44 +66,13 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], c
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// d += a * b over one warp, signed bytes in, 32-bit integers out; four bytes of a register are neighbours in k.
-//   a[0] (row g, columns 4t..4t+3), a[1] (row g+8, same), a[2] (row g, columns 4t+16..4t+19), a[3] (row g+8, same)
-//   b[0] (rows 4t..4t+3, column g), b[1] (rows 4t+16..4t+19, column g); d as above
-__device__ __forceinline__ void mma_m16n8k32_s8(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 __device__ __forceinline__ u32 shared_address(const void* shared) { return (u32)__cvta_generic_to_shared(shared); }
 
 // Lane i names the row i % 8 (16 bytes, aligned to 16) of the 8x8 matrix i / 8; r[m] gets of matrix m the elements
-// (row g, columns 2t, 2t+1), or with _trans (rows 2t, 2t+1, column g). _x2 takes the rows of lanes 0..15.
+// (row g, columns 2t, 2t+1).
 __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], const void* shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(shared))
-               : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], const void* shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(shared))
-               : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_x2(u32 (&r)[2], const void* shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(shared_address(shared))
-               : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_x2_trans(u32 (&r)[2], const void* shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
                : "r"(shared_address(shared))
                : "memory");
 }
@@ -113,12 +81,6 @@ __device__ __forceinline__ void ldmatrix_x2_trans(u32 (&r)[2], const void* share
 // are multiples of the size. Copies of 16 bytes go past the L1 cache, as tiles are read once.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
-               "l"(__cvta_generic_to_global(global))
-               : "memory");
-}
-
-__device__ __forceinline__ void cp_async_8(void* shared, const void* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(shared)),
                "l"(__cvta_generic_to_global(global))
                : "memory");
 }
