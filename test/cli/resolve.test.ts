@@ -137,9 +137,14 @@ describe('a scheme file outside of the package', () => {
     expect(errorOf(run)).toMatchObject({ code: 'invalid-scheme', message: file + message });
   });
 
-  test('that never ends is killed', () => {
+  test.each([
+    ['for (;;);\n'],
+    [
+      "import { shard } from 'kvforge';\nexport default { ...shard, stream: { ...shard.stream, levels: () => { for (;;); } } };\n",
+    ],
+  ])('%j never ends, and is killed', (text) => {
     const file = join(temporaryFolder(), 'loop.ts');
-    writeFileSync(file, 'for (;;);\n');
+    writeFileSync(file, text);
     const load = pathToFileURL(packagePath('cli', 'loader', 'load.ts')).href;
     const script = join(file, '..', 'load.mjs');
     writeFileSync(
