@@ -29,13 +29,34 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   });
 }
 
+for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
+  process.on(event, (error: unknown) => {
+    if (interrupted) return;
+    interrupted = true;
+    void end(unawaited(error), exitCodes.failed);
+  });
+}
+
+/** What a timer or a promise that nobody waits for has thrown: a scheme file's, most likely. */
+function unawaited(error: unknown): ErrorReport {
+  const message = error instanceof Error ? error.message : String(error);
+  return {
+    code: 'internal',
+    message: `an error that nothing waited for: ${message}`,
+    hint: 'If a scheme file starts timers or promises, remove them; otherwise report this with the output of kvforge doctor.',
+  };
+}
+
 async function interrupt(): Promise<void> {
+  await end({ code: 'interrupted', message: 'interrupted', hint: '' }, exitCodes.interrupted);
+}
+
+async function end(report: ErrorReport, exitCode: number): Promise<void> {
   endChildProcesses();
   await open.closeAll(1000);
-  const report: ErrorReport = { code: 'interrupted', message: 'interrupted', hint: '' };
   if (args.includes('--json')) streams.out(jsonDocument({ error: report }));
   else streams.err(errorText(report, String));
-  process.exit(exitCodes.interrupted);
+  process.exit(exitCode);
 }
 
 const code = await runCli(args, streams, open);

@@ -23,12 +23,28 @@ export async function writeGenerated(
   }
   try {
     const earlier = await earlierFiles(folder);
-    await mkdir(folder, { recursive: true });
+    await makeFolder(folder);
     for (const [name, text] of files) await replace(join(folder, name), text);
     await replace(join(folder, manifestName), manifest);
     for (const name of earlier) if (!files.has(name)) await rm(join(folder, name), { force: true });
   } catch (error) {
     throw explained(folder, error);
+  }
+}
+
+/** A folder and those above it. Node's own recursive mkdir never returns below /proc, where no folder can be made. */
+async function makeFolder(folder: string): Promise<void> {
+  try {
+    await mkdir(folder);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    const present = await stat(folder).catch(() => undefined);
+    if (code === 'EEXIST' && present?.isDirectory()) return;
+    const parent = dirname(folder);
+    const isMissing = (await stat(parent).catch(() => undefined)) === undefined;
+    if (code !== 'ENOENT' || parent === folder || !isMissing) throw error;
+    await makeFolder(parent);
+    await mkdir(folder);
   }
 }
 
@@ -117,6 +133,7 @@ const reasons: Readonly<Record<string, string>> = {
   EEXIST: 'a path through a file that is no folder',
   EISDIR: 'a folder',
   ENOENT: 'a path through a folder that does not exist',
+  ELOOP: 'links that lead in a circle',
   ENOSPC: 'a full disk',
   ENAMETOOLONG: 'a name that is too long',
 };

@@ -42,6 +42,8 @@ export class KvCache {
   readonly #layout: SequenceLayout;
   readonly #buffers: { readonly cache: DeviceBuffer; readonly sequences: DeviceBuffer; readonly tables: DeviceBuffer };
 
+  #lastAppend: Promise<void> = Promise.resolve();
+
   private constructor(kernels: LoadedKernels, capacity: CacheCapacity, layout: SequenceLayout) {
     const { device, geometry } = kernels;
     this.#kernels = kernels;
@@ -169,7 +171,14 @@ export class KvCache {
    * @param keys f16 bits [sequences][KV heads][head dim], after RoPE at each sequence's next position
    * @throws KvforgeError `does-not-fit` when a sequence's stream is full; then no sequence is changed
    */
-  async append(keys: Uint16Array, values: Uint16Array): Promise<void> {
+  append(keys: Uint16Array, values: Uint16Array): Promise<void> {
+    // One after the other: between the check for room and the launch no other token may come in.
+    const turn = this.#lastAppend.then(() => this.#appendNow(keys, values));
+    this.#lastAppend = turn.catch(() => {});
+    return turn;
+  }
+
+  async #appendNow(keys: Uint16Array, values: Uint16Array): Promise<void> {
     const { device, geometry: g } = this.#kernels;
     const { sequences } = this.#capacity;
     const dimensions = [
@@ -334,7 +343,7 @@ export class KvCache {
   /**
    * Puts a share that `readShare` gave, of a cache with the same kernels' geometry and capacity, into a sequence.
    *
-   * @throws KvforgeError `invalid-input` when its size is another layout's
+   * @throws KvforgeError `invalid-input` when its size is another layout's, or a length is past the capacity
    */
   writeShare(sequence: number, share: Uint8Array, lengths: SequenceLengths): void {
     this.#checkSequence(sequence);
@@ -345,6 +354,27 @@ export class KvCache {
         received: String(share.byteLength),
         hint: 'Open both caches with the same scheme, model and capacity.',
       });
+    }
+    const { capacity } = this.#layout;
+    const most = {
+      sinkTokens: capacity.sinks,
+      middleTokens: capacity.middle,
+      streamTokens: capacity.stream,
+      windowTokens: capacity.window,
+      windowStart: capacity.window - 1,
+      promptTokens: this.#capacity.tokens,
+    };
+    for (const [name, limit] of Object.entries(most)) {
+      const value: unknown = lengths?.[name as keyof SequenceLengths];
+      // A kernel believes the record: a length past a part would be read past the part.
+      if (!Number.isInteger(value) || (value as number) < 0 || (value as number) > limit) {
+        throw new KvforgeError('invalid-input', {
+          at: `lengths.${name}`,
+          expected: `a whole number from 0 to ${limit}`,
+          received: String(value),
+          hint: 'Pass the lengths that the other cache gave.',
+        });
+      }
     }
     this.#kernels.device.write(this.#buffers.cache, share, sequence * this.#layout.bytes);
     this.#writeRecord(sequence, lengths);

@@ -38,6 +38,20 @@ describe('generate', () => {
     expect(ms).toBeGreaterThan(0);
   });
 
+  test('refuses links that lead in a circle, and a file system that makes no folders', async () => {
+    const folder = temporaryFolder();
+    symlinkSync(join(folder, 'two'), join(folder, 'one'));
+    symlinkSync(join(folder, 'one'), join(folder, 'two'));
+    for (const [out, reason] of [
+      [join(folder, 'one'), 'links that lead in a circle'],
+      ['/proc/kernels', 'a path through a folder that does not exist'],
+    ]) {
+      const run = await cli(...basic, '--target', 'cuda', '--out', out!, '--json');
+      expect(run.code).toBe(2);
+      expect(errorOf(run).message).toBe(`--out: expected a place to write ${out}, got ${reason}`);
+    }
+  });
+
   test('writes the same bytes every time', async () => {
     const folder = temporaryFolder();
     const [one, two] = [join(folder, 'one'), join(folder, 'two')];

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { errorOf, spawned, temporaryFolder } from './support.js';
@@ -41,3 +41,17 @@ test.runIf(process.platform === 'linux')(
     for (const pid of emulators) expect(() => process.kill(Number(pid), 0)).toThrow();
   },
 );
+
+test('an error that a scheme file throws later ends with one document', async () => {
+  const file = join(temporaryFolder(), 'late.mjs');
+  const late =
+    "setTimeout(() => { throw new Error('late'); }, 1200); await new Promise((done) => setTimeout(done, 30));";
+  writeFileSync(file, `import { shard } from 'kvforge';\n${late}\nexport default shard;\n`);
+  const run = await spawned(['verify', file, '--model', 'smollm2-135m', '--device', 'emulator', '--json']);
+  expect(run.code).toBe(1);
+  expect(errorOf(run)).toEqual({
+    code: 'internal',
+    message: 'an error that nothing waited for: late',
+    hint: 'If a scheme file starts timers or promises, remove them; otherwise report this with the output of kvforge doctor.',
+  });
+});

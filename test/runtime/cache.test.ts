@@ -129,6 +129,15 @@ describe('KvCache', () => {
     cache.release();
   });
 
+  it('takes appends in turn, so that none is dropped behind a full stream', async () => {
+    const cache = open(1, 2);
+    await cache.prefill(0, halves(20 * 16), halves(20 * 16), 20);
+    const settled = await Promise.allSettled(Array.from({ length: 5 }, () => cache.append(halves(16), halves(16))));
+    expect(settled.map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected', 'rejected', 'rejected']);
+    expect(await cache.lengths(0)).toMatchObject({ streamTokens: 2, refusedTokens: 0 });
+    cache.release();
+  });
+
   it('moves a share between caches, and refuses one of another layout', async () => {
     const [from, to] = [open(1, 2), open(2, 2)];
     await from.prefill(0, halves(40 * 16), halves(40 * 16), 40);
@@ -142,6 +151,11 @@ describe('KvCache', () => {
     expect(() => to.writeShare(0, new Uint8Array(4), { ...emptyRecord })).toThrowErrorMatchingInlineSnapshot(
       `[KvforgeError: share: expected 1792 bytes (this cache's layout), got 4. Open both caches with the same scheme, model and capacity.]`,
     );
+    const [share, lengths] = [await from.readShare(0), await from.lengths(0)];
+    const lying = (change: object) => () => to.writeShare(0, share, { ...lengths, ...change });
+    expect(lying({ middleTokens: 1e6 })).toThrowErrorMatchingInlineSnapshot(`[KvforgeError: lengths.middleTokens: expected a whole number from 0 to 58, got 1000000. Pass the lengths that the other cache gave.]`);
+    expect(lying({ sinkTokens: -1 })).toThrowErrorMatchingInlineSnapshot(`[KvforgeError: lengths.sinkTokens: expected a whole number from 0 to 2, got -1. Pass the lengths that the other cache gave.]`);
+    expect(lying({ windowStart: Number.NaN })).toThrowErrorMatchingInlineSnapshot(`[KvforgeError: lengths.windowStart: expected a whole number from 0 to 3, got NaN. Pass the lengths that the other cache gave.]`);
     from.release();
     to.release();
   });
