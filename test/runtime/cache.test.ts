@@ -153,9 +153,15 @@ describe('KvCache', () => {
     );
     const [share, lengths] = [await from.readShare(0), await from.lengths(0)];
     const lying = (change: object) => () => to.writeShare(0, share, { ...lengths, ...change });
-    expect(lying({ middleTokens: 1e6 })).toThrowErrorMatchingInlineSnapshot(`[KvforgeError: lengths.middleTokens: expected a whole number from 0 to 58, got 1000000. Pass the lengths that the other cache gave.]`);
-    expect(lying({ sinkTokens: -1 })).toThrowErrorMatchingInlineSnapshot(`[KvforgeError: lengths.sinkTokens: expected a whole number from 0 to 2, got -1. Pass the lengths that the other cache gave.]`);
-    expect(lying({ windowStart: Number.NaN })).toThrowErrorMatchingInlineSnapshot(`[KvforgeError: lengths.windowStart: expected a whole number from 0 to 3, got NaN. Pass the lengths that the other cache gave.]`);
+    expect(lying({ middleTokens: 1e6 })).toThrowErrorMatchingInlineSnapshot(
+      `[KvforgeError: lengths.middleTokens: expected a whole number from 0 to 58, got 1000000. Pass the lengths that the other cache gave.]`,
+    );
+    expect(lying({ sinkTokens: -1 })).toThrowErrorMatchingInlineSnapshot(
+      `[KvforgeError: lengths.sinkTokens: expected a whole number from 0 to 2, got -1. Pass the lengths that the other cache gave.]`,
+    );
+    expect(lying({ windowStart: Number.NaN })).toThrowErrorMatchingInlineSnapshot(
+      `[KvforgeError: lengths.windowStart: expected a whole number from 0 to 3, got NaN. Pass the lengths that the other cache gave.]`,
+    );
     from.release();
     to.release();
   });
