@@ -10,8 +10,8 @@ import { attendOn } from '../../runtime/verify/attendOn.js';
 import { type Floats, largestOf, worstError } from '../../runtime/verify/draws.js';
 import { type Case, cases, type DeviceName, geometry, makeCase, openDevice, targetOf } from './harness.js';
 
-/** Runs for each geometry: with ten geometries every schedule sees more than a hundred draws. */
-const RUNS = 12;
+/** Runs for each geometry: with ten geometries every schedule sees a hundred draws and an example each. */
+const RUNS = 10;
 const SEED = 20260527;
 
 const allCases: readonly Case[] = [
