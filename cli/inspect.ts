@@ -85,6 +85,22 @@ export async function inspect(context: Context, schemeName: string, options: Ins
     { title: 'offset', align: 'right' },
   ] as const;
   const heading = `${scheme.name} on ${model.name}: one layer, one sequence, ${grouped(tokens)} prompt and ${grouped(generated)} generated tokens`;
+  const kinds = model.kinds.map(({ rope, slidingWindow }, kind) => ({
+    layers: model.layerKinds.filter((of) => of === kind).length,
+    rope: rope.type,
+    theta: rope.theta,
+    rotaryDim: rope.rotaryDim,
+    pairing: rope.pairing,
+    slidingWindow: slidingWindow ?? null,
+  }));
+  const layers = kinds
+    .map(({ layers: count, rope, theta, rotaryDim, pairing, slidingWindow }) => {
+      const seen = slidingWindow === null ? 'all tokens' : `the last ${grouped(slidingWindow)} tokens`;
+      const turned = rotaryDim === model.headDim ? 'all channels' : `${rotaryDim} of ${model.headDim} channels`;
+      const angles = rope === 'none' ? 'no RoPE' : `RoPE ${rope}, theta ${grouped(theta)}, ${pairing} pairs, ${turned}`;
+      return `${count} layers see ${seen}: ${angles}`;
+    })
+    .join('\n');
   const closing = `${grouped(totalBytes)} bytes, ${bytesPerToken.toFixed(1)} a token; fp16 ${grouped(fp16Bytes)}; ${ratio.toFixed(2)} times smaller`;
   return {
     json: {
@@ -96,9 +112,10 @@ export async function inspect(context: Context, schemeName: string, options: Ins
       bytesPerToken,
       totalBytes,
       fp16Bytes,
+      layers: kinds,
       capacity: layout.capacity,
       buffers,
     },
-    text: `${heading}\n\n${table(columns, rows, context.colors)}\n${closing}\n`,
+    text: `${heading}\n${layers}\n\n${table(columns, rows, context.colors)}\n${closing}\n`,
   };
 }

@@ -58,14 +58,11 @@ function declare(session: Session): Command {
   );
   add<GenerateOptions>(
     async (options, scheme) => (await import('./generate.js')).generateCommand(context, scheme, options),
-    forScheme('generate', 'write the kernels of a scheme for a model, and their manifest')
-      .requiredOption('--target <language>', 'cuda or wgsl')
-      .requiredOption('--out <folder>', 'where the files go: a new or empty folder, or one generated before')
-      .option('--arch <arch>', 'cuda: the lowest architecture, sm_80 to sm_120 (default: sm_80)')
-      .option('--plain', 'cuda: float32 arithmetic instead of tensor cores')
-      .option('--f16', 'wgsl: tiles in shader-f16')
-      .option('--subgroups', 'wgsl: reductions by subgroups')
-      .option('--set <stage.tunable=value>', 'choose a tunable; may be repeated', collected, []),
+    withSchedule(
+      forScheme('generate', 'write the kernels of a scheme for a model, and their manifest')
+        .requiredOption('--target <language>', 'cuda or wgsl')
+        .requiredOption('--out <folder>', 'where the files go: a new or empty folder, or one generated before'),
+    ),
   );
   add<InspectOptions>(
     async (options, scheme) => (await import('./inspect.js')).inspect(context, scheme, options),
@@ -75,10 +72,12 @@ function declare(session: Session): Command {
   );
   add<VerifyOptions>(
     async (options, scheme) => (await import('./verify.js')).verify(context, scheme, options),
-    forScheme('verify', 'hold the kernels to the float64 reference on drawn cases')
-      .requiredOption('--device <device>', 'emulator, webgpu or cuda')
-      .option('--cases <n>', 'how many cases', '100')
-      .option('--seed <n>', 'where the draws start; the same seed draws the same cases', '1'),
+    withSchedule(
+      forScheme('verify', 'hold the kernels to the float64 reference on drawn cases')
+        .requiredOption('--device <device>', 'emulator, webgpu or cuda')
+        .option('--cases <n>', 'how many cases', '100')
+        .option('--seed <n>', 'where the draws start; the same seed draws the same cases', '1'),
+    ),
   );
   return program;
 }
@@ -106,6 +105,16 @@ function forScheme(name: string, description: string): Command {
       'a preset, or the path of a .ts, .js or .mjs file that exports a scheme (file.ts#name picks one)',
     )
     .requiredOption('--model <model>', 'a preset, or the path of a Hugging Face config.json');
+}
+
+/** The options of kernels, as `generate` writes them. */
+function withSchedule(command: Command): Command {
+  return command
+    .option('--arch <arch>', 'cuda: the lowest architecture, sm_80 to sm_120 (default: sm_80)')
+    .option('--plain', 'cuda: float32 arithmetic instead of tensor cores')
+    .option('--f16', 'wgsl: tiles in shader-f16')
+    .option('--subgroups', 'wgsl: reductions by subgroups')
+    .option('--set <stage.tunable=value>', 'choose a tunable; may be repeated', collected, []);
 }
 
 const collected = (value: string, before: readonly string[]): readonly string[] => [...before, value];

@@ -9,6 +9,7 @@ import { inFile } from './inFile.js';
 /** Every preset scheme, loaded when it is asked for. */
 const presets: Readonly<Record<string, () => Promise<Scheme>>> = {
   shard: async () => (await import('../dsl/schemes/shard.js')).shard,
+  'shard-plus': async () => (await import('../dsl/schemes/shardPlus.js')).shardPlus,
 };
 
 export const schemeNames = Object.keys(presets);

@@ -1,11 +1,13 @@
+import { generate } from '../codegen/generate.js';
 import type { VerifyFailure, VerifyResult, VerifyScheme } from '../runtime/verify/index.js';
 import { deviceNames, openDevice } from './devices.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
 import { resolveModel, resolveScheme } from './resolve.js';
 import { table } from './table.js';
+import { type SchedulingOptions, targetOf, tunablesOf } from './target.js';
 import { oneOfNames, wholeNumber } from './values.js';
 
-export interface VerifyOptions {
+export interface VerifyOptions extends SchedulingOptions {
   readonly model: string;
   readonly device: string;
   readonly cases: string;
@@ -29,18 +31,20 @@ export async function verify(
   const cases = wholeNumber('--cases', options.cases, { from: 1, to: 1_000_000 });
   const seed = wholeNumber('--seed', options.seed, { from: 0, to: 2 ** 32 - 1 });
   const [scheme, model] = await Promise.all([resolveScheme(schemeName), resolveModel(options.model)]);
+  const language = deviceName === 'webgpu' ? 'wgsl' : 'cuda';
+  const generated = await generate(scheme, model, targetOf(language, options), tunablesOf(options.set));
   const device = await tools.open(deviceName, { checks: 'full' }, context);
   context.progress(`verifying ${scheme.name} on ${model.name}: ${device.description}`);
   const started = performance.now();
   let result: VerifyResult;
   try {
     const verifyScheme = await tools.verifyScheme();
-    result = await verifyScheme(device, scheme, model, { cases, seed, onProgress: reporter(context) });
+    result = await verifyScheme(device, scheme, model, { cases, seed, generated, onProgress: reporter(context) });
   } finally {
     await device.close();
   }
   const replay = (failure: VerifyFailure) =>
-    `kvforge verify ${quoted(schemeName)} --model ${quoted(options.model)} --device ${deviceName} --cases 1 --seed ${failure.seed}`;
+    `kvforge verify ${quoted(schemeName)} --model ${quoted(options.model)} --device ${deviceName}${schedule(options)} --cases 1 --seed ${failure.seed}`;
   const failures = result.failures.map((failure) => ({ ...failure, replay: replay(failure) }));
   return {
     code: result.failed > 0 ? exitCodes.failed : exitCodes.done,
@@ -54,6 +58,13 @@ export async function verify(
     },
     text: textOf(result, failures, context),
   };
+}
+
+/** The options of the kernels, as they were given. */
+function schedule({ arch, plain, f16, subgroups, set }: SchedulingOptions): string {
+  const flags = [plain && '--plain', f16 && '--f16', subgroups && '--subgroups'].filter(Boolean);
+  const given = [...(arch === undefined ? [] : [`--arch ${arch}`]), ...flags, ...set.map((each) => `--set ${each}`)];
+  return given.map((text) => ` ${text}`).join('');
 }
 
 async function loadVerifyScheme(): Promise<VerifyScheme> {

@@ -18,13 +18,18 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
   const [levels, fine, coarse] = tablesOf(g);
   const constants: Constant[] = [
     { name: 'HEAD_DIM', value: g.headDim, comment: 'channels of a head' },
-    { name: 'PAIRS', value: g.pairs, comment: 'rotary pairs of a head: channels j and j + PAIRS' },
+    {
+      name: 'PAIRS',
+      value: g.pairs,
+      comment: 'pairs of channels of a head; those past the rotary ones have angle zero',
+    },
     { name: 'HEADS', value: g.heads, comment: 'query heads' },
     { name: 'KV_HEADS', value: g.kvHeads, comment: 'KV heads' },
     { name: 'GROUP_SIZE', value: g.groupSize, comment: 'query heads that share a KV head' },
     { name: 'WIDTH', value: g.width, comment: 'KV_HEADS * HEAD_DIM' },
     { name: 'RANK', value: g.rank, comment: 'components of a key' },
     { name: 'RANK_WORDS', value: g.rankWords, comment: 'words of a basis row, four int8 columns each' },
+    { name: 'ALLOCATED_GROUPS', value: g.allocatedGroups, comment: 'groups of 16 components with widths of their own' },
     { name: 'KEY_ROW_WORDS', value: g.keyRowWords, comment: "words of one token's key fields" },
     { name: 'HADAMARD_BLOCK', value: g.hadamardBlock, comment: 'channels of one Hadamard block' },
     { name: 'HADAMARD_SCALE', value: 1 / Math.sqrt(g.hadamardBlock), comment: '1 / sqrt(HADAMARD_BLOCK)' },
@@ -54,4 +59,42 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
     constants.push({ name: `AT_${constantName(name)}`, value: word, comment: `record: ${holds}` });
   }
   return constants;
+}
+
+/** What the numbers of a schedule count; a stage that names a new one explains it here. */
+const scheduleComments: Readonly<Record<string, string>> = {
+  BASIS_BYTES: 'bytes of a basis entry in shared memory: half or int8',
+  CHUNK_UNIT: 'a split gets a multiple of so many tokens',
+  COEFFICIENT_HALVES: 'f16 numbers whose sum is a coefficient',
+  GROUP_COMPONENTS: 'most components whose codes are unpacked together',
+  MAX_SWEEPS: 'rounds of Jacobi rotations, at most',
+  MOVE_WORDS: 'words that describe one move',
+  OBSERVED_QUERIES: 'queries that are observed, at most: the last ones given',
+  PARTIAL_WORDS: 'numbers of one partial result',
+  PASS_TILES: 'pairs of 8-channel tiles that a warp rebuilds at a time',
+  PER_THREAD: 'matrix entries of a thread',
+  POINTS_PER_BLOCK: 'points that a block assigns',
+  SAMPLE: 'points of the k-means++ sample, at most',
+  SCORE_CAP: 'largest score as a base-2 exponent: the cap * log2(e)',
+  SCORE_SCALE: 'what q.k is multiplied with first',
+  SCORE_SLICES: 'threads that share one dot product',
+  SEED: 'of the random start',
+  SLICES: 'threads that share one sum',
+  THREADS: 'threads of a block',
+  TILE: 'rows and columns of a matrix tile',
+  TILE_ROWS: 'rows of the shared tile: channels, or components',
+  TILE_TOKENS: 'tokens of a tile',
+  TILE_WORDS: 'words that a block copies',
+  TOKEN_STRIDE: 'words from one token of a tile to the next; odd, to spread them over the banks',
+  UNITS: 'units of 16 bits in the budget of a token',
+  WARPS: 'warps of a block',
+  WIDTH_CHOICES: 'widths that a group of components may have',
+  WORK_ITEM_WORDS: 'words of a work item',
+};
+
+/** A constant of a schedule with its comment. */
+export function scheduleConstant(name: string, value: number): Constant {
+  const comment = scheduleComments[name];
+  if (comment === undefined) throw new Error(`codegen/constants.ts does not say what ${name} counts`);
+  return { name, value, comment };
 }

@@ -65,6 +65,17 @@ export interface SchemeRecord extends Omit<Scheme, 'stream'> {
   };
 }
 
+/** Levels by codec and head dimension: computing 256 of them takes longer than all the kernels. */
+const knownLevels = new WeakMap<object, Map<number, readonly number[]>>();
+
+function levelsOf(stream: Scheme['stream'], headDim: number): readonly number[] {
+  const known = knownLevels.get(stream) ?? new Map<number, readonly number[]>();
+  knownLevels.set(stream, known);
+  const levels = known.get(headDim) ?? Array.from(stream.levels(headDim), Math.fround);
+  known.set(headDim, levels);
+  return levels;
+}
+
 /** The data of a scheme for a head dimension. */
 export function schemeRecord(scheme: Scheme, headDim: number): SchemeRecord {
   const { name, keys, values, sinks, window, stream } = scheme;
@@ -74,7 +85,7 @@ export function schemeRecord(scheme: Scheme, headDim: number): SchemeRecord {
     stream: {
       ...{ kind: stream.kind, name: stream.name, bits: stream.bits },
       device: { scale: scale.name, code: code.name, value: value.name },
-      levels: Array.from(stream.levels(headDim), Math.fround),
+      levels: levelsOf(stream, headDim),
     },
   };
 }

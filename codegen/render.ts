@@ -1,7 +1,7 @@
 import type { Geometry } from '../dsl/geometry.js';
 import type { BindingDescriptor, KernelPlan, Stage, Target } from '../dsl/stage.js';
 import { commentLine } from './comment.js';
-import { type Constant, geometryConstants } from './constants.js';
+import { type Constant, geometryConstants, scheduleConstant } from './constants.js';
 import { cudaVectorHelpers, printCuda } from './emit/cuda.js';
 import { printWgsl } from './emit/wgsl.js';
 import type { FunctionIr } from './ir.js';
@@ -47,6 +47,10 @@ export function renderKernel(input: RenderInput): string {
       scale: names[`scale${group.bits}`],
       pack: names[`pack${group.bits}`],
     })),
+    allocated: geometry.allocatedGroups > 0,
+    weighted: geometry.weighted,
+    unbiased: geometry.scheme.values[2].unbiased,
+    capped: geometry.model.scoreCap !== undefined,
     f16: target.language === 'wgsl' && target.f16,
     subgroups: target.language === 'wgsl' && target.subgroups,
   });
@@ -81,7 +85,10 @@ function printWithHelpers(functions: Parameters<typeof printCuda>[0]): string {
 function header({ geometry: g, target, stage, tunables, kernel }: RenderInput): string {
   const [, pca] = g.scheme.keys;
   const [, , quantizer] = g.scheme.values;
-  const widths = g.keyGroups.map((group) => group.bits).join('/');
+  const widths =
+    g.allocatedGroups > 0
+      ? `${g.keyRowWords * 32} bits a token`
+      : `bits ${g.keyGroups.map((group) => group.bits).join('/')}`;
   const flavour =
     target.language === 'cuda'
       ? `CUDA for ${target.arch} on, ${target.tensorCores ? 'tensor cores' : 'plain float32'}`
@@ -90,8 +97,8 @@ function header({ geometry: g, target, stage, tunables, kernel }: RenderInput): 
   const lines = [
     `${kernel.entry}: ${kernel.summary}`,
     `Stage ${stage.name} of scheme ${g.scheme.name} for ${g.model.name}. ${flavour}. Written by kvforge; edit the template, not this file.`,
-    `keys:   ${g.scheme.keys[0].name}, ${pca.name}(rank ${g.rank}, bits ${widths}, group ${pca.group}, i8 basis)`,
-    `values: ${g.scheme.values.map((codec) => codec.name).join(', ')}(${quantizer.channels} channels, ${quantizer.entries} entries)`,
+    `keys:   ${g.scheme.keys[0].name}, ${pca.name}(rank ${g.rank}, ${widths}, group ${pca.group}, i8 basis${g.weighted ? ', weighted by queries' : ''})`,
+    `values: ${g.scheme.values.map((codec) => codec.name).join(', ')}(${quantizer.channels} channels, ${quantizer.entries} entries${quantizer.unbiased ? ', unbiased' : ''})`,
     `stream: ${g.scheme.stream.name}(${g.streamBits} bits); sinks ${g.scheme.sinks}, window ${g.scheme.window}`,
     ...(chosen.length > 0 ? [`tunables: ${chosen.join(', ')}`] : []),
   ];
@@ -105,10 +112,11 @@ function preamble(target: Target): string {
 
 function constants({ geometry, target, kernel }: RenderInput, text: string): string {
   const own: Constant[] = [
-    { name: 'THREADS', value: kernel.threads, comment: 'threads of a block' },
-    ...Object.entries(kernel.constants).map(([name, value]) => ({ name, value, comment: 'of this schedule' })),
+    scheduleConstant('THREADS', kernel.threads),
+    ...Object.entries(kernel.constants).map(([name, value]) => scheduleConstant(name, value)),
   ];
-  const named = [...geometryConstants(geometry), ...own].filter(({ name }) => new RegExp(`\\b${name}\\b`).test(text));
+  const words = new Set(text.match(/\b[A-Z][A-Z0-9_]*\b/g));
+  const named = [...geometryConstants(geometry), ...own].filter(({ name }) => words.has(name));
   const lines = named.map(({ name, value, comment }) =>
     target.language === 'cuda'
       ? `constexpr ${Number.isInteger(value) ? 'u32' : 'float'} ${name} = ${number(value, 'f')};  ${commentLine(comment)}`

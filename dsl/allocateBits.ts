@@ -8,9 +8,9 @@ const widths: readonly FieldBits[] = [0, 2, 4, 6, 8];
  * a group of variance v costs `4 v` without bits (losing a direction is far worse than quantising it) and
  * `v / (3 * 4^b)` with b.
  *
- * @param variances of the components, one each: the eigenvalues of the second-moment matrix, descending
- * @param group components that share a width; the last group may be shorter
- * @param budget bits a token for all components together
+ * @param parts.variances of the components, one each: the eigenvalues of the second-moment matrix, descending
+ * @param parts.group components that share a width; the last group may be shorter
+ * @param parts.budget bits a token for all components together
  * @throws KvforgeError `wrong-use` for a variance that is negative or no number, or a budget below 0
  * @example
  * allocateBits({ variances: [900, 900, 1, 1], group: 2, budget: 16 }); // [6, 2]

@@ -9,13 +9,24 @@ export interface RotaryCodec {
   readonly name: string;
 }
 
+/**
+ * Widths that each prompt's own variances decide: whole groups of components get 0 to 8 bits by water-filling, and
+ * codes are mid-rise.
+ */
+export interface AllocatedBits {
+  /** Bits of one token's codes, a multiple of 32; `'auto'` is 4 for every component, as Shard's. */
+  readonly budget: number | 'auto';
+}
+
 /** A linear code over all KV heads of a layer: a basis, and coefficients with a scale a component. */
 export interface LowRankCodec {
   readonly kind: 'low-rank';
   readonly name: string;
   readonly rank: number | 'auto';
-  readonly bits: FieldBits | readonly FieldBits[];
+  readonly bits: FieldBits | readonly FieldBits[] | AllocatedBits;
   readonly group: number;
+  /** `'queries'`: keys are weighted, pair by pair, by the prompt's queries before the basis is fitted. */
+  readonly weight: 'none' | 'queries';
   readonly iterations: number;
   readonly seed: number;
 }
@@ -39,6 +50,8 @@ export interface VectorQuantizer {
   readonly channels: number;
   readonly entries: number;
   readonly index: 'u8';
+  /** A gain a (head, channel) takes back the shrinking of the code; folded into the scale of the channel. */
+  readonly unbiased: boolean;
   readonly iterations: number;
   readonly seed: number;
 }
@@ -71,11 +84,17 @@ export interface ScalarCodec {
  * to lower.
  *
  * @example
- * export const absmax8 = defineCodec({
- *   kind: 'scalar', name: 'absmax8', bits: 8, source: import.meta.url,
+ * export function largestMagnitude(_sumOfSquares: f32, maxAbs: f32): f32 {
+ *   'device';
+ *   return f32(f16(maxAbs));
+ * }
+ * export const uniform8 = defineCodec({
+ *   kind: 'scalar', name: 'uniform8', bits: 8, source: import.meta.url,
  *   levels: () => Array.from({ length: 256 }, (_, i) => (i - 127.5) / 127.5),
- *   device: { scale: maxOf, code: nearestUniform, value: levelValue },
+ *   device: { ...lloydMax({ bits: 8 }).device, scale: largestMagnitude },
  * });
+ * const { files } = await generate({ ...shard, stream: uniform8 }, model, defaultTargets.wgsl);
+ * files.get('append_token.wgsl')!.includes('fn largest_magnitude('); // true
  */
 export function defineCodec(codec: ScalarCodec): ScalarCodec {
   return codec;

@@ -94,30 +94,47 @@ export function u32(x: number | boolean): u32 {
   return Number(x) >>> 0;
 }
 
+/** Two floats, each rounded to float32. `vec2f(0.5, 1)` is `{ x: 0.5, y: 1 }` */
 export function vec2f(x: f32, y: f32): vec2f {
   return { x: f32(x), y: f32(y) };
 }
+
+/** Three floats, each rounded to float32. `vec3f(0.5, 1, 2)` is `{ x: 0.5, y: 1, z: 2 }` */
 export function vec3f(x: f32, y: f32, z: f32): vec3f {
   return { x: f32(x), y: f32(y), z: f32(z) };
 }
+
+/** Four floats, each rounded to float32. `vec4f(0.5, 1, 2, 4)` is `{ x: 0.5, y: 1, z: 2, w: 4 }` */
 export function vec4f(x: f32, y: f32, z: f32, w: f32): vec4f {
   return { x: f32(x), y: f32(y), z: f32(z), w: f32(w) };
 }
+
+/** Two signed integers. `vec2i(-1, 2)` is `{ x: -1, y: 2 }` */
 export function vec2i(x: i32, y: i32): vec2i {
   return { x: i32(x), y: i32(y) };
 }
+
+/** Three signed integers. `vec3i(-1, 2, 3)` is `{ x: -1, y: 2, z: 3 }` */
 export function vec3i(x: i32, y: i32, z: i32): vec3i {
   return { x: i32(x), y: i32(y), z: i32(z) };
 }
+
+/** Four signed integers. `vec4i(-1, 2, 3, 4)` is `{ x: -1, y: 2, z: 3, w: 4 }` */
 export function vec4i(x: i32, y: i32, z: i32, w: i32): vec4i {
   return { x: i32(x), y: i32(y), z: i32(z), w: i32(w) };
 }
+
+/** Two unsigned integers, each wrapped. `vec2u(-1, 2)` is `{ x: 4294967295, y: 2 }` */
 export function vec2u(x: u32, y: u32): vec2u {
   return { x: u32(x), y: u32(y) };
 }
+
+/** Three unsigned integers, each wrapped. `vec3u(-1, 2, 3)` is `{ x: 4294967295, y: 2, z: 3 }` */
 export function vec3u(x: u32, y: u32, z: u32): vec3u {
   return { x: u32(x), y: u32(y), z: u32(z) };
 }
+
+/** Four unsigned integers, each wrapped. `vec4u(-1, 2, 3, 4)` is `{ x: 4294967295, y: 2, z: 3, w: 4 }` */
 export function vec4u(x: u32, y: u32, z: u32, w: u32): vec4u {
   return { x: u32(x), y: u32(y), z: u32(z), w: u32(w) };
 }

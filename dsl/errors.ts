@@ -27,10 +27,8 @@ export interface ErrorParts {
  *
  * @example
  * new KvforgeError('invalid-scheme', {
- *   at: 'keys[1].rank', expected: 'at most 192 (the width of smollm2-135m)', received: '256',
- *   hint: "Lower the rank, or write rank: 'auto'.",
- * }).message;
- * // keys[1].rank: expected at most 192 (the width of smollm2-135m), got 256. Lower the rank, or write rank: 'auto'.
+ *   at: 'keys[1].rank', expected: 'at most 192', received: '256', hint: 'Lower the rank.',
+ * }).message; // 'keys[1].rank: expected at most 192, got 256. Lower the rank.'
  */
 export class KvforgeError extends Error {
   readonly code: ErrorCode;

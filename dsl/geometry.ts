@@ -1,6 +1,7 @@
+import type { FieldBits, LowRankCodec } from './codec.js';
 import { KvforgeError } from './errors.js';
 import type { ModelShape } from './model.js';
-import type { Scheme } from './scheme.js';
+import { isAllocated, type Scheme } from './scheme.js';
 
 /** Components of the key code that share a width, and where their fields lie in a token's row. */
 export interface KeyGroup {
@@ -17,7 +18,9 @@ export interface Geometry {
   readonly scheme: Scheme;
   readonly model: ModelShape;
   readonly headDim: number;
+  /** Pairs of a head: the rotary ones first, then pairs of channels that are not rotated (see `firstOfPair`). */
   readonly pairs: number;
+  readonly rotaryPairs: number;
   readonly heads: number;
   readonly kvHeads: number;
   /** Query heads that share one KV head. */
@@ -27,8 +30,15 @@ export interface Geometry {
   readonly rank: number;
   /** Words of one basis row: four int8 columns a word. */
   readonly rankWords: number;
+  /** Groups with fixed widths; none where every prompt allocates its own. */
   readonly keyGroups: readonly KeyGroup[];
+  /** Groups of 16 components whose widths the prompt decides: word g of the part `keyWidths` describes group g. */
+  readonly allocatedGroups: number;
+  /** Components whose codes are unpacked together: the longest group. */
+  readonly groupComponents: number;
   readonly keyRowWords: number;
+  /** Keys are coded times a weight a channel, which reading divides out; tokens count as the prompt's queries see them. */
+  readonly weighted: boolean;
   /** Largest power of two that divides the head dimension. */
   readonly hadamardBlock: number;
   readonly channels: number;
@@ -60,7 +70,8 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
   }
   if (width < 16) refuse('model.width', 'at least 16', width, 'Such a model needs no compression.');
   const [, basis] = scheme.keys;
-  const automatic = Math.min(width, Math.max(16, Math.round((width * 3) / 16 / 16) * 16));
+  const allocated = isAllocated(basis.bits) ? basis.bits : undefined;
+  const automatic = Math.min(Math.floor(width / 16) * 16, Math.max(16, Math.round((width * 3) / 16 / 16) * 16));
   const rank = basis.rank === 'auto' ? automatic : basis.rank;
   if (rank > width) {
     refuse(
@@ -70,25 +81,10 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
       "Lower the rank, or write rank: 'auto'.",
     );
   }
-  const groupCount = Math.ceil(rank / basis.group);
-  const widths =
-    typeof basis.bits === 'number' ? Array.from({ length: groupCount }, () => basis.bits as number) : basis.bits;
-  if (widths.length !== groupCount) {
-    refuse(
-      'keys[1].bits',
-      `${groupCount} widths (rank ${rank} of ${model.name} in groups of ${basis.group})`,
-      `${widths.length}`,
-      'Give one width a group, or one for all.',
-    );
-  }
-  const keyGroups: KeyGroup[] = [];
-  let firstWord = 0;
-  for (const [index, bits] of widths.entries()) {
-    const firstComponent = index * basis.group;
-    const components = Math.min(basis.group, rank - firstComponent);
-    const words = Math.ceil((components * bits) / 32);
-    keyGroups.push({ index, firstComponent, components, bits, firstWord, words });
-    firstWord += words;
+  const keyGroups = isAllocated(basis.bits) ? [] : placeGroups(basis, basis.bits, { rank, name: model.name }, refuse);
+  const budget = allocated?.budget === 'auto' ? rank * 4 : allocated?.budget;
+  if (budget !== undefined && budget > rank * 8) {
+    refuse('keys[1].bits.budget', `at most ${rank * 8} (8 bits for ${rank} components)`, budget, 'Lower the budget.');
   }
   const [, , quantizer] = scheme.values;
   if (headDim % (quantizer.channels * 4) !== 0) {
@@ -105,6 +101,7 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     model,
     headDim,
     pairs: headDim / 2,
+    rotaryPairs: model.rope.rotaryDim / 2,
     heads,
     kvHeads,
     groupSize,
@@ -112,7 +109,10 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     rank,
     rankWords: Math.ceil(rank / 4),
     keyGroups,
-    keyRowWords: firstWord,
+    allocatedGroups: allocated ? rank / 16 : 0,
+    groupComponents: allocated ? 16 : Math.max(...keyGroups.map((group) => group.components)),
+    keyRowWords: budget === undefined ? keyGroups.reduce((sum, { words }) => sum + words, 0) : budget / 32,
+    weighted: basis.weight === 'queries',
     hadamardBlock: headDim & -headDim,
     channels: quantizer.channels,
     entries: quantizer.entries,
@@ -122,6 +122,34 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     normWords: Math.ceil(kvHeads / 2),
     angleTile: 64,
   };
+}
+
+function placeGroups(
+  basis: LowRankCodec,
+  bits: FieldBits | readonly FieldBits[],
+  { rank, name }: { readonly rank: number; readonly name: string },
+  refuse: Refuse,
+): KeyGroup[] {
+  const count = Math.ceil(rank / basis.group);
+  const widths = typeof bits === 'number' ? Array.from({ length: count }, () => bits) : bits;
+  if (widths.length !== count) {
+    refuse(
+      'keys[1].bits',
+      `${count} widths (rank ${rank} of ${name} in groups of ${basis.group})`,
+      `${widths.length}`,
+      'Give one width a group, or one for all.',
+    );
+  }
+  const groups: KeyGroup[] = [];
+  let firstWord = 0;
+  for (const [index, width] of widths.entries()) {
+    const firstComponent = index * basis.group;
+    const components = Math.min(basis.group, rank - firstComponent);
+    const words = Math.ceil((components * width) / 32);
+    groups.push({ index, firstComponent, components, bits: width, firstWord, words });
+    firstWord += words;
+  }
+  return groups;
 }
 
 /** Tables that were found to be right; a codec is asked for its levels once a head dimension. */

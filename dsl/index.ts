@@ -1,5 +1,6 @@
 export { allocateBits } from './allocateBits.js';
 export type {
+  AllocatedBits,
   FieldBits,
   LowRankCodec,
   NormalizeCodec,
@@ -18,8 +19,19 @@ export { type VqParams, vq } from './codecs/vq.js';
 export * from './device.js';
 export { type ErrorCode, type ErrorParts, KvforgeError } from './errors.js';
 export { type Geometry, geometryOf, type KeyGroup } from './geometry.js';
-export { type ModelShape, modelFrom, presetModel, presetNames, type RopeShape } from './model.js';
+export {
+  frequenciesFor,
+  type LayerShape,
+  layerShape,
+  type ModelShape,
+  modelFrom,
+  presetModel,
+  presetNames,
+  type RopeScaling,
+  type RopeShape,
+} from './model.js';
 export { ropeTables } from './rope.js';
 export { defineScheme, type KeyChain, type Scheme, type ValueChain } from './scheme.js';
 export { shard } from './schemes/shard.js';
+export { shardPlus } from './schemes/shardPlus.js';
 export { defineStage, oneOf, type Stage, type Target, type Tunable } from './stage.js';

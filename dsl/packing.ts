@@ -42,3 +42,40 @@ export function unpackField(index: u32, words: Lookup<u32>, bits: Static<u32>): 
   }
   return u32(value & u32(0xffffffff >>> u32(32 - bits)));
 }
+
+/**
+ * Reads `bits` bits (1 to 32, known when the kernel runs) from bit `position` of a row on; touches the second word only
+ * when the field straddles.
+ */
+export function unpackBits(position: u32, bits: u32, words: Lookup<u32>): u32 {
+  'device';
+  const word = u32(position / 32);
+  const shift = u32(position % 32);
+  let value = u32(words(word) >>> shift);
+  if (u32(shift + bits) > 32) {
+    value = u32(value | u32(words(u32(word + 1)) << u32(32 - shift)));
+  }
+  return u32(value & u32(0xffffffff >>> u32(32 - bits)));
+}
+
+/**
+ * The part of a row's 32-bit word that belongs to one group of fields: `count` of them, `bits` bits each (1 to 8, known
+ * when the kernel runs), from bit `first` of the row on. What `unpackBits` reads.
+ */
+export function packBits(word: u32, first: u32, bits: u32, fields: Lookup<u32>, count: Static<u32>): u32 {
+  'device';
+  const begin = u32(word * 32);
+  let packed: u32 = 0;
+  for (let i = 0; i < count; i++) {
+    const position = u32(first + u32(i * bits));
+    if (position < u32(begin + 32) && u32(position + bits) > begin) {
+      const value = fields(u32(i));
+      if (position >= begin) {
+        packed = u32(packed | u32(value << u32(position - begin)));
+      } else {
+        packed = u32(packed | u32(value >>> u32(begin - position)));
+      }
+    }
+  }
+  return packed;
+}

@@ -1,5 +1,4 @@
 import { KvforgeError } from './errors.js';
-import type { RopeShape } from './model.js';
 
 /**
  * Cosines and sines of every rotary angle, for `position = tile * hi + lo`:
@@ -7,9 +6,9 @@ import type { RopeShape } from './model.js';
  */
 export interface RopeTables {
   readonly tile: number;
-  /** [ceil(positions/tile)][rotaryDim/2][cos, sin] of `tile * hi * invFreq[pair]`. */
+  /** [ceil(positions/tile)][pairs][cos, sin] of `tile * hi * frequencies[pair]`. */
   readonly coarse: Float32Array;
-  /** [tile][rotaryDim/2][cos, sin] of `lo * invFreq[pair]`. */
+  /** [tile][pairs][cos, sin] of `lo * frequencies[pair]`. */
   readonly fine: Float32Array;
 }
 
@@ -19,27 +18,36 @@ const positionsLimit = 2 ** 24;
 /**
  * The angle tables of positions 0 .. positions-1, in float64, each entry rounded to float32 once.
  *
+ * @param frequencies radians per position, [at most pairs]; pairs beyond them are not rotated (angle 0)
+ * @param pairs pairs of channels of one head, headDim / 2
  * @example
- * const { coarse, fine } = ropeTables(model.rope, 8192, 64);
- * coarse.length; // 128 * rotaryDim
- * fine.length; // 64 * rotaryDim
+ * const { coarse, fine } = ropeTables(frequenciesFor(model.rope, 8192), model.headDim / 2, 8192, 64);
+ * coarse.length; // 128 * model.headDim
+ * fine.length; // 64 * model.headDim
  */
-export function ropeTables(rope: RopeShape, positions: number, tile: number): RopeTables {
+export function ropeTables(frequencies: readonly number[], pairs: number, positions: number, tile: number): RopeTables {
   requireCount('positions', positions, 0);
   requireCount('tile', tile, 1);
+  if (!Number.isInteger(pairs) || pairs < frequencies.length) {
+    throw new KvforgeError('invalid-input', {
+      at: 'pairs',
+      expected: `a whole number, at least the ${frequencies.length} frequencies`,
+      received: String(pairs),
+      hint: 'A head of d channels has d/2 pairs.',
+    });
+  }
   return {
     tile,
-    coarse: anglesOf(rope, Math.ceil(positions / tile), tile),
-    fine: anglesOf(rope, tile, 1),
+    coarse: anglesOf(frequencies, pairs, Math.ceil(positions / tile), tile),
+    fine: anglesOf(frequencies, pairs, tile, 1),
   };
 }
 
-function anglesOf(rope: RopeShape, rows: number, step: number): Float32Array {
-  const pairs = rope.rotaryDim / 2;
+function anglesOf(frequencies: readonly number[], pairs: number, rows: number, step: number): Float32Array {
   const table = new Float32Array(rows * pairs * 2);
   for (let row = 0; row < rows; row++) {
     for (let pair = 0; pair < pairs; pair++)
-      table.set(cosSin(row * step, rope.invFreq[pair]!), (row * pairs + pair) * 2);
+      table.set(cosSin(row * step, frequencies[pair] ?? 0), (row * pairs + pair) * 2);
   }
   return table;
 }

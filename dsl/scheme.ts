@@ -1,4 +1,6 @@
 import type {
+  AllocatedBits,
+  FieldBits,
   LowRankCodec,
   NormalizeCodec,
   RotaryCodec,
@@ -84,26 +86,10 @@ export function defineScheme(scheme: Scheme): Scheme {
   if (![16, 32, 64, 128].includes(basis.group)) {
     refuse('keys[1].group', '16, 32, 64 or 128', basis.group, 'Shard uses 64.');
   }
-  const widths = typeof basis.bits === 'number' ? [basis.bits] : basis.bits;
-  if (!Array.isArray(widths) || widths.length === 0)
-    refuse('keys[1].bits', 'a width or a list of widths', basis.bits, 'Write bits: 4.');
-  for (const [i, bits] of widths.entries()) {
-    const at = typeof basis.bits === 'number' ? 'keys[1].bits' : `keys[1].bits[${i}]`;
-    if (![0, 2, 4, 6, 8].includes(bits)) refuse(at, '0, 2, 4, 6 or 8', bits, 'Codes are packed at these widths.');
-  }
-  if (widths.every((bits) => bits === 0))
-    refuse('keys[1].bits', 'at least one width above 0', basis.bits, 'Write bits: 4.');
-  if (
-    typeof basis.bits !== 'number' &&
-    basis.rank !== 'auto' &&
-    widths.length !== Math.ceil(basis.rank / basis.group)
-  ) {
-    refuse(
-      'keys[1].bits',
-      `${Math.ceil(basis.rank / basis.group)} widths (rank ${basis.rank} in groups of ${basis.group})`,
-      basis.bits,
-      'Give one width a group.',
-    );
+  if (isAllocated(basis.bits)) checkBudget(basis.bits.budget, basis.group, refuse);
+  else checkWidths(basis, basis.bits, refuse);
+  if (!['none', 'queries'].includes(basis.weight)) {
+    refuse('keys[1].weight', "'none' or 'queries'", basis.weight, "Leave it out for 'none'.");
   }
   checkRounds(basis.iterations, basis.seed, 'keys[1]', refuse);
 
@@ -120,6 +106,8 @@ export function defineScheme(scheme: Scheme): Scheme {
   }
   if (quantizer.index !== 'u8')
     refuse('values[2].index', "'u8'", quantizer.index, 'Leave it to vq({...}): an index is one byte.');
+  if (typeof quantizer.unbiased !== 'boolean')
+    refuse('values[2].unbiased', 'true or false', quantizer.unbiased, 'Leave it out for false.');
   checkRounds(quantizer.iterations, quantizer.seed, 'values[2]', refuse);
   if (![2, 3, 4, 8].includes(scheme.stream.bits))
     refuse('stream.bits', '2, 3, 4 or 8', scheme.stream.bits, 'Shard ships 8.');
@@ -138,6 +126,40 @@ export function defineScheme(scheme: Scheme): Scheme {
     }
   }
   return scheme;
+}
+
+/** Whether widths are decided by each prompt instead of by the scheme. */
+export function isAllocated(bits: LowRankCodec['bits']): bits is AllocatedBits {
+  return typeof bits === 'object' && bits !== null && 'budget' in bits;
+}
+
+function checkBudget(budget: unknown, group: number, refuse: Refuse): void {
+  const isBudget = Number.isInteger(budget) && (budget as number) >= 32 && (budget as number) <= 8192;
+  if (budget !== 'auto' && !(isBudget && (budget as number) % 32 === 0)) {
+    refuse('keys[1].bits.budget', "a multiple of 32 from 32 to 8192, or 'auto'", budget, 'A row is whole words.');
+  }
+  if (group !== 16) {
+    refuse('keys[1].group', '16, as bits are allocated', group, 'A group is what a tensor core takes at a time.');
+  }
+}
+
+function checkWidths(basis: LowRankCodec, given: FieldBits | readonly FieldBits[], refuse: Refuse): void {
+  const widths: readonly FieldBits[] = typeof given === 'number' ? [given] : given;
+  if (!Array.isArray(widths) || widths.length === 0)
+    refuse('keys[1].bits', 'a width, a list of widths or { budget }', given, 'Write bits: 4.');
+  for (const [i, bits] of widths.entries()) {
+    const at = typeof given === 'number' ? 'keys[1].bits' : `keys[1].bits[${i}]`;
+    if (![0, 2, 4, 6, 8].includes(bits)) refuse(at, '0, 2, 4, 6 or 8', bits, 'Codes are packed at these widths.');
+  }
+  if (widths.every((bits) => bits === 0)) refuse('keys[1].bits', 'at least one width above 0', given, 'Write bits: 4.');
+  if (typeof given !== 'number' && basis.rank !== 'auto' && widths.length !== Math.ceil(basis.rank / basis.group)) {
+    refuse(
+      'keys[1].bits',
+      `${Math.ceil(basis.rank / basis.group)} widths (rank ${basis.rank} in groups of ${basis.group})`,
+      given,
+      'Give one width a group.',
+    );
+  }
 }
 
 type Refuse = (at: string, expected: string, received: unknown, hint: string) => never;

@@ -161,7 +161,12 @@ export interface Stage<Name extends string = string> {
  * Declares a stage: what it reads and writes, its tunables and the constraints between them.
  *
  * @example
- * gramStage.tunables({ language: 'cuda', arch: 'sm_80', tensorCores: true }).tile.values; // [32, 16]
+ * const stage = defineStage({
+ *   name: 'clear', summary: 'Zeros a sequence.', kernels: () => [],
+ *   tunables: ({ language }) => ({ threads: language === 'cuda' ? oneOf(1024, 256) : oneOf(256) }),
+ *   constraints: [({ width }, { threads }) => (width % 2 === 0 ? undefined : `${width} channels for ${threads} threads`)],
+ * });
+ * stage.tunables(defaultTargets.cuda).threads.values; // [1024, 256]
  */
 export function defineStage<Name extends string>(stage: Stage<Name>): Stage<Name> {
   return stage;

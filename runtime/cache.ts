@@ -1,63 +1,49 @@
-import { layoutSequence, recordBytes, type SequenceLayout, splitPrompt } from '../codegen/plan/layout.js';
-import { KvforgeError } from '../dsl/errors.js';
+import type { SequenceLayout } from '../codegen/plan/layout.js';
 import type { Geometry } from '../dsl/geometry.js';
-import { partialWords } from '../dsl/stages/attend.js';
-import type { DeviceBuffer } from './device.js';
-import { encodeLaunches } from './encode.js';
-import { checkHalf } from './halfBits.js';
+import type { LayerShape } from '../dsl/model.js';
+import { type AppendOptions, append } from './cache/append.js';
+import { type CacheCapacity, checkCapacity } from './cache/capacity.js';
+import { checkObject, checkSequences, checkWhole } from './cache/checkInput.js';
+import type { Prompt } from './cache/checkPrompt.js';
+import { readContents } from './cache/contents.js';
+import { packCache } from './cache/format.js';
+import { cacheIdentity } from './cache/identity.js';
+import { croppedLengths, emptyLengths, totalTokens } from './cache/lengths.js';
+import { CacheMemory } from './cache/memory.js';
+import { checkedFile, checkShare } from './cache/offered.js';
+import { prefill } from './cache/prefill.js';
+import { type AttendOptions, attend, type DecodedTokens, decompress } from './cache/read.js';
+import { reorder } from './cache/reorder.js';
+import { scopedOrEmpty } from './cache/scoped.js';
+import { Turns } from './cache/turns.js';
 import type { LoadedKernels } from './kernels.js';
-import { readRecord, type SequenceLengths, writeRecord } from './record.js';
-import { buildTables } from './tables.js';
-import { planWork } from './work.js';
+import type { SequenceLengths } from './record.js';
+import type { Rotation } from './reference/rope.js';
 
-export interface CacheCapacity {
-  /** Sequences held side by side. */
-  readonly sequences: number;
-  /** Prompt tokens of a sequence, at most. */
-  readonly tokens: number;
-  /** Tokens generated after the prompt that may enter the stream, at most. */
-  readonly generated: number;
-}
-
-const emptyLengths: SequenceLengths = {
-  sinkTokens: 0,
-  middleTokens: 0,
-  streamTokens: 0,
-  windowTokens: 0,
-  windowStart: 0,
-  promptTokens: 0,
-};
+export type { AppendOptions } from './cache/append.js';
+export type { CacheCapacity } from './cache/capacity.js';
+export type { Prompt } from './cache/checkPrompt.js';
+export type { AttendOptions, DecodedTokens } from './cache/read.js';
 
 /**
- * The compressed KV cache of one layer, on a device.
+ * The compressed KV cache of one layer, on a device. Calls take effect one after the other, in the order in which they
+ * are made, whether they are awaited or not; the arrays given to one must stay as they are until it is done. A call that
+ * is refused changes nothing.
  *
  * @example
- * const cache = KvCache.open(kernels, { sequences: 1, tokens: 2048, generated: 64 });
- * await cache.prefill(0, keys, values, 2048);
+ * const cache = KvCache.open(kernels, { sequences: 1, tokens: 256, generated: 64 });
+ * await cache.prefill(0, { keys, values, tokens: 256 });
+ * await cache.append(newKeys, newValues);
  * const output = await cache.attend(query);
+ * output.length; // model.heads * model.headDim
+ * cache.release();
  */
 export class KvCache {
-  readonly #kernels: LoadedKernels;
-  readonly #capacity: CacheCapacity;
-  readonly #layout: SequenceLayout;
-  readonly #buffers: { readonly cache: DeviceBuffer; readonly sequences: DeviceBuffer; readonly tables: DeviceBuffer };
+  readonly #memory: CacheMemory;
+  readonly #turns = new Turns();
 
-  #lastAppend: Promise<void> = Promise.resolve();
-
-  private constructor(kernels: LoadedKernels, capacity: CacheCapacity, layout: SequenceLayout) {
-    const { device, geometry } = kernels;
-    this.#kernels = kernels;
-    this.#capacity = capacity;
-    this.#layout = layout;
-    const positions = capacity.tokens + capacity.generated + geometry.scheme.window;
-    const tables = buildTables(geometry, positions);
-    this.#buffers = {
-      cache: device.allocate('cache', layout.bytes * capacity.sequences),
-      sequences: device.allocate('sequences', recordBytes * capacity.sequences),
-      tables: device.allocate('tables', tables.byteLength),
-    };
-    device.write(this.#buffers.tables, tables);
-    for (let sequence = 0; sequence < capacity.sequences; sequence++) this.#writeRecord(sequence, emptyLengths);
+  private constructor(memory: CacheMemory) {
+    this.#memory = memory;
   }
 
   /**
@@ -66,362 +52,223 @@ export class KvCache {
    * @throws KvforgeError `wrong-use` when a count is not a whole number in range
    */
   static open(kernels: LoadedKernels, capacity: CacheCapacity): KvCache {
-    if (!Number.isInteger(capacity.sequences) || capacity.sequences < 1 || capacity.sequences > 65535) {
-      throw new KvforgeError('wrong-use', {
-        at: 'sequences',
-        expected: 'a whole number from 1 to 65535',
-        received: String(capacity.sequences),
-        hint: 'Open one cache for the whole batch.',
-      });
-    }
-    const { maxPositions, name } = kernels.geometry.model;
-    if (capacity.tokens + capacity.generated > maxPositions) {
-      throw new KvforgeError('wrong-use', {
-        at: 'tokens',
-        expected: `at most ${maxPositions} tokens, prompt and generated (the positions of ${name})`,
-        received: String(capacity.tokens + capacity.generated),
-        hint: 'Lower the capacity, or give the model its longer context in config.json.',
-      });
-    }
-    const layout = layoutSequence(kernels.geometry, { tokens: capacity.tokens, generated: capacity.generated });
-    return new KvCache(kernels, capacity, layout);
+    checkObject(kernels?.geometry, 'kernels', 'kernels that LoadedKernels.load gave');
+    checkCapacity(kernels.geometry.model, capacity);
+    return new KvCache(new CacheMemory(kernels, capacity));
   }
 
   get geometry(): Geometry {
-    return this.#kernels.geometry;
+    return this.#memory.geometry;
+  }
+
+  /** RoPE and sliding window of the layer that the cache is of. */
+  get layer(): LayerShape {
+    return this.#memory.layer;
+  }
+
+  /** How middle keys are turned to their positions: the layer's pairs, with its frequencies for the cache's capacity. */
+  get rotation(): Rotation {
+    return { invFreq: this.#memory.frequencies, pairing: this.layer.rope.pairing };
   }
 
   /** Bytes allocated for the compressed parts of all sequences, records included. */
   get bytes(): number {
-    return this.#buffers.cache.bytes + this.#buffers.sequences.bytes;
+    return this.#memory.bytes;
   }
 
   get layout(): SequenceLayout {
-    return this.#layout;
+    return this.#memory.layout;
   }
 
   /**
-   * Compresses a prompt into a sequence, replacing what it held.
+   * Compresses a prompt into a sequence, replacing what it held. If the device fails half-way, the sequence is empty.
    *
-   * @param keys f16 bits [KV heads][tokens][head dim], after RoPE at positions 0 to tokens - 1
-   * @param values f16 bits [KV heads][tokens][head dim]
-   * @throws KvforgeError `invalid-input` for a wrong length, a NaN or an infinity, with its position
+   * @throws KvforgeError `invalid-input` for a wrong length, a NaN or an infinity, with its position; `wrong-use` when the
+   * scheme weights keys by queries and there are none
    */
-  async prefill(sequence: number, keys: Uint16Array, values: Uint16Array, tokens: number): Promise<void> {
-    const { device, geometry: g } = this.#kernels;
-    this.#checkSequence(sequence);
-    if (!Number.isInteger(tokens) || tokens < 1 || tokens > this.#capacity.tokens) {
-      throw new KvforgeError('wrong-use', {
-        at: 'tokens',
-        expected: `a whole number from 1 to ${this.#capacity.tokens} (the capacity)`,
-        received: String(tokens),
-        hint: 'Open the cache with more tokens.',
-      });
-    }
-    const dimensions = [
-      { name: 'KV head', size: g.kvHeads },
-      { name: 'token', size: tokens },
-      { name: 'channel', size: g.headDim },
-    ];
-    checkHalf(keys, { name: 'keys', dimensions });
-    checkHalf(values, { name: 'values', dimensions });
-
-    const { sinks, middle, window } = splitPrompt(g, tokens);
-    const owned: DeviceBuffer[] = [];
-    const prompt = (label: string, data: Uint16Array) => {
-      const buffer = device.allocate(label, data.byteLength);
-      owned.push(buffer);
-      device.write(buffer, data);
-      return { buffer };
-    };
-    let done = false;
-    try {
-      this.#writeRecord(sequence, {
-        sinkTokens: sinks,
-        middleTokens: middle,
-        streamTokens: 0,
-        windowTokens: window,
-        windowStart: 0,
-        promptTokens: tokens,
-      });
-      const launches = encodeLaunches(
-        this.#kernels,
-        {
-          sequence: { buffer: this.#buffers.sequences, offset: sequence * recordBytes, bytes: recordBytes },
-          keys: prompt('keys', keys),
-          values: prompt('values', values),
-          tables: { buffer: this.#buffers.tables },
-          cache: { buffer: this.#buffers.cache },
-        },
-        middle,
-        owned,
-      );
-      await device.run(launches);
-      done = true;
-    } finally {
-      // A sequence whose prompt failed half-way holds nothing, rather than lengths of tokens that were never coded.
-      if (!done) this.#emptyAfterFault(sequence);
-      for (const buffer of owned) buffer.release();
-    }
+  prefill(sequence: number, prompt: Prompt): Promise<void> {
+    return this.#turn((memory) => prefill(memory, sequence, prompt), sequence);
   }
 
   /**
-   * Appends one generated token to every sequence.
+   * Appends generated tokens to every sequence: one each, or several (`tokens`) in one call. The tokens that they push
+   * out of the window are coded into the stream. If the device fails half-way, some of the tokens may have been appended.
    *
-   * @param keys f16 bits [sequences][KV heads][head dim], after RoPE at each sequence's next position
-   * @throws KvforgeError `does-not-fit` when a sequence's stream is full; then no sequence is changed
+   * @param keys f16 bits [sequences][tokens][KV heads][head dim], after RoPE at each sequence's next positions
+   * @throws KvforgeError `does-not-fit` when a sequence's stream has no room for all of them; then no sequence is changed
    */
-  append(keys: Uint16Array, values: Uint16Array): Promise<void> {
-    // One after the other: between the check for room and the launch no other token may come in.
-    const turn = this.#lastAppend.then(() => this.#appendNow(keys, values));
-    this.#lastAppend = turn.catch(() => {});
-    return turn;
-  }
-
-  async #appendNow(keys: Uint16Array, values: Uint16Array): Promise<void> {
-    const { device, geometry: g } = this.#kernels;
-    const { sequences } = this.#capacity;
-    const dimensions = [
-      { name: 'sequence', size: sequences },
-      { name: 'KV head', size: g.kvHeads },
-      { name: 'channel', size: g.headDim },
-    ];
-    checkHalf(keys, { name: 'keys', dimensions });
-    checkHalf(values, { name: 'values', dimensions });
-    const full = (await this.#readRecords()).findIndex(
-      ({ streamTokens, windowTokens }) => windowTokens === g.scheme.window && streamTokens >= this.#capacity.generated,
-    );
-    if (full >= 0) {
-      throw new KvforgeError('does-not-fit', {
-        at: `sequence ${full}`,
-        expected: `at most ${this.#capacity.generated} tokens in the stream`,
-        received: `${this.#capacity.generated + 1}`,
-        hint: 'Open the cache with more generated tokens; nothing was appended to any sequence.',
-      });
-    }
-    const newKeys = device.allocate('new_keys', keys.byteLength);
-    const newValues = device.allocate('new_values', values.byteLength);
-    try {
-      device.write(newKeys, keys);
-      device.write(newValues, values);
-      await device.run([
-        this.#kernels.launch(
-          'append_token',
-          { sequences },
-          {
-            sequences: { buffer: this.#buffers.sequences },
-            new_keys: { buffer: newKeys },
-            new_values: { buffer: newValues },
-            tables: { buffer: this.#buffers.tables },
-            cache: { buffer: this.#buffers.cache },
-          },
-        ),
-      ]);
-    } finally {
-      newKeys.release();
-      newValues.release();
-    }
+  append(keys: Uint16Array, values: Uint16Array, options?: AppendOptions): Promise<void> {
+    return this.#turn((memory) => append(memory, { keys, values, tokens: options?.tokens ?? 1 }));
   }
 
   /**
-   * Attention of one query token a sequence over everything the sequence holds.
+   * Attention of query tokens of every sequence over what it holds. With several queries a sequence, append their keys
+   * first: query i of n sees all but the last n - 1 - i tokens, and no more than the layer's sliding window.
    *
-   * @param query f16 bits [sequences][heads][head dim], after RoPE
-   * @param splits blocks that share one row of tokens; chosen from the lengths when left out
-   * @returns float32 [sequences][heads][head dim]; zeros for an empty sequence
+   * @param query f16 bits [sequences][queries][heads][head dim], after RoPE
+   * @returns float32 [sequences][queries][heads][head dim]; zeros where there is nothing to see
    */
-  async attend(query: Uint16Array, splits?: number): Promise<Float32Array> {
-    const { device, geometry: g } = this.#kernels;
-    const { sequences } = this.#capacity;
-    checkHalf(query, {
-      name: 'query',
-      dimensions: [
-        { name: 'sequence', size: sequences },
-        { name: 'head', size: g.heads },
-        { name: 'channel', size: g.headDim },
-      ],
-    });
-    const work = planWork(g, sequences, splits ?? (await this.#defaultSplits()));
-    const workItems = work.length / 4;
-    const buffers = {
-      work: device.allocate('work', work.byteLength),
-      query: device.allocate('query', query.byteLength),
-      partials: device.allocate('partials', workItems * partialWords(g) * 4),
-      output: device.allocate('output', sequences * g.heads * g.headDim * 4),
-      counters: device.allocate('counters', sequences * g.kvHeads * 4),
-    };
-    try {
-      device.write(buffers.work, work);
-      device.write(buffers.query, query);
-      device.write(buffers.counters, new Uint32Array(sequences * g.kvHeads));
-      const shared = {
-        sequences: { buffer: this.#buffers.sequences },
-        work: { buffer: buffers.work },
-        cache: { buffer: this.#buffers.cache },
-        query: { buffer: buffers.query },
-        tables: { buffer: this.#buffers.tables },
-        partials: { buffer: buffers.partials },
-      };
-      const output = { buffer: buffers.output };
-      const launches =
-        device.target === 'cuda'
-          ? [
-              this.#kernels.launch(
-                'attend',
-                { workItems },
-                { ...shared, output, counters: { buffer: buffers.counters } },
-              ),
-            ]
-          : [
-              this.#kernels.launch('attend', { workItems }, shared),
-              this.#kernels.launch(
-                'attend_merge',
-                { workItems },
-                { work: shared.work, partials: shared.partials, output },
-              ),
-            ];
-      await device.run(launches);
-      const bytes = await device.read(buffers.output);
-      return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
-    } finally {
-      for (const buffer of Object.values(buffers)) buffer.release();
-    }
+  attend(query: Uint16Array, options?: AttendOptions): Promise<Float32Array> {
+    return this.#turn((memory) => attend(memory, query, options ?? {}));
   }
 
   /**
    * Decodes a sequence to f16, in token order.
    *
-   * @returns f16 bits [KV heads][tokens][head dim], keys after RoPE
+   * @example
+   * const { tokens, keys } = await cache.decompress(0);
+   * keys.length; // tokens * model.kvHeads * model.headDim
    */
-  async decompress(sequence: number): Promise<{ keys: Uint16Array; values: Uint16Array; tokens: number }> {
-    const { device, geometry: g } = this.#kernels;
-    this.#checkSequence(sequence);
-    const lengths = await this.lengths(sequence);
-    const tokens = lengths.sinkTokens + lengths.middleTokens + lengths.streamTokens + lengths.windowTokens;
-    const bytes = Math.max(1, tokens) * g.width * 2;
-    const keys = device.allocate('keys', bytes);
-    const values = device.allocate('values', bytes);
-    try {
-      await device.run([
-        this.#kernels.launch(
-          'decompress',
-          { tokens },
-          {
-            sequence: { buffer: this.#buffers.sequences, offset: sequence * recordBytes, bytes: recordBytes },
-            cache: { buffer: this.#buffers.cache },
-            tables: { buffer: this.#buffers.tables },
-            keys: { buffer: keys },
-            values: { buffer: values },
-          },
+  decompress(sequence: number): Promise<DecodedTokens> {
+    return this.#turn((memory) => decompress(memory, sequence), sequence);
+  }
+
+  /**
+   * Keeps the first tokens of a sequence, as when speculative tokens are rejected. Nothing is decoded: tokens of the
+   * middle and of the stream stay coded, also where they are the last ones now, and the next tokens fill the window anew.
+   *
+   * @param tokens how many to keep; 0 empties the sequence
+   * @example
+   * await cache.crop(0, 250);
+   * (await cache.decompress(0)).tokens; // 250
+   */
+  crop(sequence: number, tokens: number): Promise<void> {
+    return this.#turn(async (memory) => {
+      const lengths = await memory.readRecord(sequence);
+      const [most, bounds] = [totalTokens(lengths), `what sequence ${sequence} holds`];
+      checkWhole(tokens, { at: 'tokens', least: 0, most, bounds, hint: 'Give the number of tokens to keep.' });
+      memory.writeRecord(sequence, croppedLengths(lengths, tokens));
+    }, sequence);
+  }
+
+  /**
+   * Makes sequence `to` a copy of sequence `from`; what it held is gone.
+   *
+   * @example
+   * await cache.fork(0, 1);
+   * (await cache.lengths(1)).promptTokens; // 256
+   */
+  fork(from: number, to: number): Promise<void> {
+    return this.#turn(
+      (memory) =>
+        reorder(
+          memory,
+          memory.shares.map((_, sequence) => (sequence === to ? from : sequence)),
         ),
-      ]);
-      const halves = async (buffer: DeviceBuffer) => {
-        if (tokens === 0) return new Uint16Array(0);
-        const read = await device.read(buffer);
-        return new Uint16Array(read.buffer, read.byteOffset, read.byteLength / 2);
-      };
-      return { keys: await halves(keys), values: await halves(values), tokens };
-    } finally {
-      keys.release();
-      values.release();
-    }
+      from,
+      to,
+    );
   }
 
-  /** Lengths of a sequence, read from the device. */
-  async lengths(sequence: number): Promise<SequenceLengths> {
-    this.#checkSequence(sequence);
-    return (await this.#readRecords())[sequence]!;
+  /**
+   * Makes every sequence i a copy of what sequence `sources[i]` was, as beam search does. A permutation copies nothing;
+   * of a source that is named n times, n - 1 copies are made. If the device fails half-way, the sequences that no source
+   * names are empty, and the others as they were.
+   *
+   * @example
+   * await cache.reorder([1, 0]);
+   * (await cache.lengths(1)).promptTokens; // 256
+   */
+  reorder(sources: readonly number[]): Promise<void> {
+    return this.#turn(async (memory) => {
+      checkSequences(sources, memory.capacity.sequences);
+      await reorder(memory, sources);
+    });
   }
 
-  /** The sequence's share of the cache buffer, as it lies in device memory; `layout` says where its parts are. */
-  async readShare(sequence: number): Promise<Uint8Array> {
-    this.#checkSequence(sequence);
-    const { bytes } = this.#layout;
-    return this.#kernels.device.read(this.#buffers.cache, sequence * bytes, bytes);
+  /**
+   * Lengths of a sequence, read from the device.
+   *
+   * @example
+   * const { sinkTokens, middleTokens, windowTokens } = await cache.lengths(0);
+   * [sinkTokens, middleTokens, windowTokens]; // [4, 188, 64]
+   */
+  lengths(sequence: number): Promise<SequenceLengths> {
+    return this.#turn((memory) => memory.readRecord(sequence), sequence);
+  }
+
+  /**
+   * Everything that the sequences hold, as the bytes of one safetensors file, with a version and a checksum. In Node,
+   * `saveCache` writes it to the disk.
+   *
+   * @example
+   * const larger = KvCache.open(kernels, { sequences: 2, tokens: 512, generated: 64 });
+   * await larger.load(await cache.save());
+   * (await larger.lengths(0)).promptTokens; // 256
+   */
+  save(): Promise<Uint8Array> {
+    return this.#turn(async (memory) => {
+      const contents = [];
+      for (const [sequence, lengths] of (await memory.readRecords()).entries()) {
+        contents.push(readContents(memory.layout, await memory.readShare(sequence), lengths));
+      }
+      return packCache(cacheIdentity(memory), memory.layout, contents);
+    });
+  }
+
+  /**
+   * Replaces what all sequences hold by what `save` gave, also of a cache of another capacity; sequences beyond those of
+   * the file are empty afterwards.
+   *
+   * @throws KvforgeError `invalid-input` for a file that is damaged, of another version, or of another scheme, model or
+   * layer; `does-not-fit` for more than the cache has room for
+   */
+  load(file: Uint8Array): Promise<void> {
+    return this.#turn(async (memory) => {
+      const contents = await checkedFile(file, memory);
+      const sequences = [...memory.shares.keys()];
+      await scopedOrEmpty(memory, sequences, async () => {
+        for (const sequence of sequences) {
+          const held = contents[sequence];
+          for (const { name, offset } of memory.layout.parts) {
+            const bytes = held?.parts.get(name);
+            if (bytes) memory.writeShare(sequence, bytes, offset);
+          }
+          memory.writeRecord(sequence, held?.lengths ?? emptyLengths);
+        }
+      });
+    });
+  }
+
+  /**
+   * The sequence's share of the cache buffer, as it lies in device memory; `layout` says where its parts are.
+   *
+   * @example
+   * const part = cache.layout.parts[0]!;
+   * const share = await cache.readShare(0);
+   * share.subarray(part.offset, part.offset + part.bytes).length; // part.bytes
+   */
+  readShare(sequence: number): Promise<Uint8Array> {
+    return this.#turn((memory) => memory.readShare(sequence), sequence);
   }
 
   /**
    * Puts a share that `readShare` gave, of a cache with the same kernels' geometry and capacity, into a sequence.
    *
-   * @throws KvforgeError `invalid-input` when its size is another layout's, or a length is past the capacity
+   * @throws KvforgeError `invalid-input` when its size is another layout's, a length is past the capacity, or a code names
+   * what is not there
+   * @example
+   * await cache.writeShare(1, await cache.readShare(0), await cache.lengths(0));
+   * (await cache.lengths(1)).promptTokens; // 256
    */
-  writeShare(sequence: number, share: Uint8Array, lengths: SequenceLengths): void {
-    this.#checkSequence(sequence);
-    if (share.byteLength !== this.#layout.bytes) {
-      throw new KvforgeError('invalid-input', {
-        at: 'share',
-        expected: `${this.#layout.bytes} bytes (this cache's layout)`,
-        received: String(share.byteLength),
-        hint: 'Open both caches with the same scheme, model and capacity.',
-      });
-    }
-    const { capacity } = this.#layout;
-    const most = {
-      sinkTokens: capacity.sinks,
-      middleTokens: capacity.middle,
-      streamTokens: capacity.stream,
-      windowTokens: capacity.window,
-      windowStart: capacity.window - 1,
-      promptTokens: this.#capacity.tokens,
-    };
-    for (const [name, limit] of Object.entries(most)) {
-      const value: unknown = lengths?.[name as keyof SequenceLengths];
-      // A kernel believes the record: a length past a part would be read past the part.
-      if (!Number.isInteger(value) || (value as number) < 0 || (value as number) > limit) {
-        throw new KvforgeError('invalid-input', {
-          at: `lengths.${name}`,
-          expected: `a whole number from 0 to ${limit}`,
-          received: String(value),
-          hint: 'Pass the lengths that the other cache gave.',
-        });
-      }
-    }
-    this.#kernels.device.write(this.#buffers.cache, share, sequence * this.#layout.bytes);
-    this.#writeRecord(sequence, lengths);
+  writeShare(sequence: number, share: Uint8Array, lengths: SequenceLengths): Promise<void> {
+    return this.#turn(async (memory) => {
+      checkShare(share, lengths, memory);
+      memory.writeShare(sequence, share);
+      memory.writeRecord(sequence, lengths);
+    }, sequence);
   }
 
   /** Frees the device memory; the cache cannot be used afterwards. */
   release(): void {
-    for (const buffer of Object.values(this.#buffers)) buffer.release();
+    this.#memory.release();
   }
 
-  async #defaultSplits(): Promise<number> {
-    const totals = (await this.#readRecords()).map(
-      ({ sinkTokens, middleTokens, streamTokens, windowTokens }) =>
-        sinkTokens + middleTokens + streamTokens + windowTokens,
-    );
-    // 256 tokens keep a block's fixed cost, loading the basis, below the cost of its tokens.
-    return Math.min(64, Math.max(1, Math.ceil(Math.max(...totals) / 256)));
-  }
-
-  #emptyAfterFault(sequence: number): void {
-    try {
-      this.#writeRecord(sequence, emptyLengths);
-    } catch {
-      // The device is gone, and the cache with it; the fault itself is what the caller must see.
-    }
-  }
-
-  #writeRecord(sequence: number, lengths: SequenceLengths): void {
-    const record = writeRecord(this.#layout, sequence * this.#layout.bytes, lengths);
-    this.#kernels.device.write(this.#buffers.sequences, record, sequence * recordBytes);
-  }
-
-  async #readRecords(): Promise<readonly SequenceLengths[]> {
-    const bytes = await this.#kernels.device.read(this.#buffers.sequences);
-    return Array.from({ length: this.#capacity.sequences }, (_, sequence) =>
-      readRecord(new Uint32Array(bytes.buffer, bytes.byteOffset + sequence * recordBytes, recordBytes / 4)),
-    );
-  }
-
-  #checkSequence(sequence: number): void {
-    if (!Number.isInteger(sequence) || sequence < 0 || sequence >= this.#capacity.sequences) {
-      throw new KvforgeError('wrong-use', {
-        at: 'sequence',
-        expected: `a whole number from 0 to ${this.#capacity.sequences - 1}`,
-        received: String(sequence),
-        hint: 'Open the cache with more sequences.',
-      });
-    }
+  /** Work that no other call on the cache comes in between of, once the sequences that it names are found to be some. */
+  #turn<T>(work: (memory: CacheMemory) => Promise<T>, ...sequences: readonly number[]): Promise<T> {
+    return this.#turns.take(async () => {
+      for (const sequence of sequences) this.#memory.checkSequence(sequence);
+      return work(this.#memory);
+    });
   }
 }

@@ -1,4 +1,5 @@
 import { codebookSample } from '../dsl/stages/codebook.js';
+import { observedQueries } from '../dsl/stages/observe.js';
 import type { BufferRange, DeviceBuffer, Launch } from './device.js';
 import type { LoadedKernels } from './kernels.js';
 
@@ -9,21 +10,31 @@ export interface EncodeInput {
   /** f16 [KV heads][prompt tokens][head dim], keys after RoPE. */
   readonly keys: BufferRange;
   readonly values: BufferRange;
+  /** f16 [heads][query tokens][head dim], after RoPE at the last positions, where the scheme weighs by queries. */
+  readonly queries?: BufferRange;
   readonly tables: BufferRange;
   readonly cache: BufferRange;
+}
+
+/** Sizes that decide the grids. */
+export interface EncodeSizes {
+  readonly promptTokens: number;
+  /** Tokens of the compressed middle. */
+  readonly middleTokens: number;
+  /** Queries that came with the prompt; 0 where nothing is weighted. */
+  readonly queryTokens: number;
 }
 
 /**
  * From prompt to finished cache: the launches of every encode stage in order, and the scratch they need. Nothing is read
  * back in between, so the whole list is one submission.
  *
- * @param middleTokens tokens of the compressed middle
  * @param owned takes the scratch as it is allocated, so that the caller can release it whatever happens
  */
 export function encodeLaunches(
   kernels: LoadedKernels,
   input: EncodeInput,
-  middleTokens: number,
+  sizes: EncodeSizes,
   owned: DeviceBuffer[],
 ): readonly Launch[] {
   const { geometry: g, device } = kernels;
@@ -36,23 +47,43 @@ export function encodeLaunches(
   };
   const launches: Launch[] = [];
   const launch = (entry: string, bindings: Record<string, BufferRange>) => {
-    launches.push(kernels.launch(entry, { middleTokens }, bindings));
+    launches.push(kernels.launch(entry, { ...sizes }, bindings));
   };
   // Partial results have a row for every tile, and how long a tile is, is the kernel's own choice.
-  const tiles = (entry: string, axis: 0 | 1) => kernels.launch(entry, { middleTokens }, {}).grid[axis];
+  const tiles = (entry: string, axis: 0 | 1) => kernels.launch(entry, { ...sizes }, {}).grid[axis];
   const { sequence, keys, values, tables, cache } = input;
-  const m = middleTokens;
+  const m = sizes.middleTokens;
 
   launch('copy_exact', { sequence, keys, values, cache });
+
+  // How much channels, tokens and (token, KV head) count, where the prompt's queries decide that.
+  const weights = g.weighted ? { weights: floats('weights', g.width) } : {};
+  const tokenWeights = g.weighted ? { token_weights: floats('token_weights', m) } : {};
+  const valueWeights = g.weighted ? { value_weights: floats('value_weights', m * g.kvHeads) } : {};
+  if (input.queries) {
+    const { queries } = input;
+    const rows = g.heads * Math.min(sizes.queryTokens, observedQueries);
+    const scores = floats('probabilities', rows * sizes.promptTokens);
+    const seen = { values, probabilities: scores, outputs: floats('outputs', rows * g.headDim) };
+    launch('observe_scores', { sequence, keys, queries, scores });
+    launch('observe_softmax', { sequence, ...seen });
+    const sums = { sensitivities: floats('sensitivities', m * g.kvHeads), masses: floats('masses', m * g.kvHeads) };
+    const headFactors = { head_factors: floats('head_factors', g.kvHeads) };
+    launch('observe_tokens', { sequence, ...seen, ...sums });
+    launch('observe_finish', { sequence, ...sums, ...tokenWeights, ...valueWeights, ...headFactors });
+    const squares = { partial_squares: floats('partial_squares', tiles('weigh_queries', 0) * g.kvHeads * g.pairs) };
+    launch('weigh_queries', { sequence, queries, ...squares });
+    launch('weigh_finish', { sequence, ...squares, ...headFactors, cache, ...weights });
+  }
 
   const plain = floats('plain', m * g.width);
   const mean = floats('mean', g.width);
   const partialSums = floats('partial_sums', tiles('unrope_keys', 0) * g.width);
-  launch('unrope_keys', { sequence, keys, tables, plain, partial_sums: partialSums });
+  launch('unrope_keys', { sequence, keys, tables, ...tokenWeights, plain, partial_sums: partialSums });
   launch('mean_keys', { sequence, partial_sums: partialSums, cache, mean });
 
   const gram = floats('gram', g.width * g.width);
-  launch('gram_keys', { sequence, plain, mean, gram });
+  launch('gram_keys', { sequence, plain, mean, ...weights, ...tokenWeights, gram });
 
   let basis = floats('basis', g.width * g.rank);
   let product = floats('product', g.width * g.rank);
@@ -72,11 +103,20 @@ export function encodeLaunches(
   launch('basis_jacobi', { small, vectors, values: eigenvalues, order });
   launch('basis_store', { sequence, basis, vectors, cache, columns });
 
+  if (g.allocatedGroups > 0) {
+    const choices = floats('choices', g.allocatedGroups * (g.keyRowWords * 2 + 1));
+    launch('allocate_bits', { sequence, values: eigenvalues, choices, cache });
+  }
   const coefficients = floats('coefficients', m * g.rank);
-  const keyMaxima = floats('partial_maxima', tiles('project_keys', 1) * g.rank);
+  const tileRows = tiles('project_keys', 1) * g.rank;
+  const keyMaxima = floats('partial_maxima', tileRows);
+  const magnitudes = g.allocatedGroups > 0 ? { partial_magnitudes: floats('partial_magnitudes', tileRows) } : {};
   const scales = floats('scales', g.rank);
-  launch('project_keys', { sequence, plain, mean, columns, coefficients, partial_maxima: keyMaxima });
-  launch('scale_keys', { sequence, partial_maxima: keyMaxima, cache, scales });
+  launch('project_keys', {
+    ...{ sequence, plain, mean, ...weights, columns, coefficients },
+    ...{ partial_maxima: keyMaxima, ...magnitudes },
+  });
+  launch('scale_keys', { sequence, partial_maxima: keyMaxima, ...magnitudes, cache, scales });
   launch('pack_keys', { sequence, coefficients, scales, cache });
 
   const rotated = floats('rotated', m * g.width);
@@ -90,10 +130,15 @@ export function encodeLaunches(
   const cells = floats('partial_cells', tiles('codebook_assign', 0) * g.entries * (g.channels + 1));
   launch('codebook_seed', { ...points, centroids, distances: floats('distances', codebookSample) });
   for (let round = 0; round < quantizer.iterations; round++) {
-    launch('codebook_assign', { ...points, centroids, partial_cells: cells });
+    launch('codebook_assign', { ...points, ...valueWeights, centroids, partial_cells: cells });
     launch('codebook_update', { sequence, partial_cells: cells, centroids });
   }
   launch('codebook_store', { sequence, centroids, cache });
   launch('assign_values', { ...points, cache });
+  if (quantizer.unbiased) {
+    const products = floats('partial_products', tiles('value_products', 0) * 2 * g.width);
+    launch('value_products', { ...points, cache, partial_products: products });
+    launch('unbias_values', { sequence, partial_products: products, channel_scales: channelScales, cache });
+  }
   return launches;
 }

@@ -10,7 +10,7 @@ export interface HalfTensorShape {
 /**
  * Checks length and finiteness of f16 bits, so that a NaN never reaches a kernel and spreads.
  *
- * @throws KvforgeError `invalid-input` with the index in every dimension
+ * @throws KvforgeError `invalid-input` with the index in every dimension; `wrong-use` for anything but a Uint16Array
  * @example
  * checkHalf(new Uint16Array([0x3c00]), { name: 'keys', dimensions: [{ name: 'token', size: 1 }] });
  */
@@ -18,10 +18,11 @@ export function checkHalf(bits: Uint16Array, shape: HalfTensorShape): void {
   const expected = shape.dimensions.reduce((product, { size }) => product * size, 1);
   const form = shape.dimensions.map(({ name, size }) => `${size} ${name}s`).join(' x ');
   if (!(bits instanceof Uint16Array) || bits.length !== expected) {
-    throw new KvforgeError('invalid-input', {
+    const isHalves = bits instanceof Uint16Array;
+    throw new KvforgeError(isHalves ? 'invalid-input' : 'wrong-use', {
       at: shape.name,
       expected: `${expected} f16 numbers (${form}) as a Uint16Array`,
-      received: bits instanceof Uint16Array ? `${bits.length}` : typeof bits,
+      received: isHalves ? `${(bits as Uint16Array).length}` : typeof bits,
       hint: 'Pass the bits of the f16 tensor, innermost dimension last.',
     });
   }

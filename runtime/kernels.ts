@@ -4,7 +4,13 @@ import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry } from '../dsl/geometry.js';
 import type { BufferRange, CompiledKernel, Device, Launch } from './device.js';
 
-/** Generated kernels, compiled on a device and ready to launch by name. */
+/**
+ * Generated kernels, compiled on a device and ready to launch by name.
+ *
+ * @example
+ * const kernels = await LoadedKernels.load(device, await generate(shard, model, defaultTargets[device.target]));
+ * kernels.geometry.rank; // 16
+ */
 export class LoadedKernels {
   readonly device: Device;
   readonly geometry: Geometry;
@@ -22,7 +28,8 @@ export class LoadedKernels {
    * @throws KvforgeError `wrong-use` when they were generated for another language, `missing-capability` when the device
    * lacks a feature, `compile-failed` at a line of the generated text
    * @example
-   * const kernels = await LoadedKernels.load(device, await generate(shard, model, defaultTargets.wgsl));
+   * const generated = await generate(shard, model, defaultTargets[device.target]);
+   * const decompress = await LoadedKernels.load(device, generated, ['decompress']);
    */
   static async load(device: Device, generated: GeneratedKernels, entries?: readonly string[]): Promise<LoadedKernels> {
     const { manifest, files, geometry } = generated;
@@ -40,7 +47,12 @@ export class LoadedKernels {
     return new LoadedKernels(device, geometry, new Map(compiled.map((kernel) => [kernel.descriptor.entry, kernel])));
   }
 
-  /** One launch of an entry, its grid evaluated for the dimensions. */
+  /**
+   * One launch of an entry, its grid evaluated for the dimensions.
+   *
+   * @example
+   * kernels.launch('unrope_keys', { middleTokens: 64 }, {}).grid; // [2, 1, 1]
+   */
   launch(
     entry: string,
     dimensions: Readonly<Record<string, number>>,

@@ -1,4 +1,4 @@
-import { partNames, recordIndex, recordWords, type SequenceLayout } from '../codegen/plan/layout.js';
+import { recordIndex, recordWords, type SequenceLayout } from '../codegen/plan/layout.js';
 
 /** Lengths of a sequence, as the record holds them. */
 export interface SequenceLengths {
@@ -10,6 +10,23 @@ export interface SequenceLengths {
   readonly promptTokens: number;
 }
 
+const lengthNames = [
+  'sinkTokens',
+  'middleTokens',
+  'streamTokens',
+  'windowTokens',
+  'windowStart',
+  'promptTokens',
+] as const satisfies readonly (keyof SequenceLengths)[];
+
+/** What a record says beside lengths and places. */
+export interface RecordOptions {
+  /** Tokens that a query sees, itself included; all if left out. */
+  readonly slidingWindow?: number;
+  /** Queries that came with the prompt, of its last tokens; 0 if left out. */
+  readonly queryTokens?: number;
+}
+
 /**
  * Writes the record that describes one sequence to the kernels.
  *
@@ -17,14 +34,18 @@ export interface SequenceLengths {
  * @example
  * writeRecord(layout, 0, { sinkTokens: 4, middleTokens: 0, streamTokens: 0, windowTokens: 64, windowStart: 0, promptTokens: 68 }).length; // 64
  */
-export function writeRecord(layout: SequenceLayout, baseBytes: number, lengths: SequenceLengths): Uint32Array {
+export function writeRecord(
+  layout: SequenceLayout,
+  baseBytes: number,
+  lengths: SequenceLengths,
+  { slidingWindow = 0, queryTokens = 0 }: RecordOptions = {},
+): Uint32Array {
   const record = new Uint32Array(recordWords);
-  for (const [name, value] of Object.entries(lengths)) record[recordIndex(name as keyof SequenceLengths)] = value;
+  for (const name of lengthNames) record[recordIndex(name)] = lengths[name];
   record[recordIndex('streamCapacity')] = layout.capacity.stream;
-  for (const name of partNames) {
-    const part = layout.parts.find((candidate) => candidate.name === name)!;
-    record[recordIndex(name)] = (baseBytes + part.offset) / 4;
-  }
+  record[recordIndex('slidingWindow')] = slidingWindow;
+  record[recordIndex('queryTokens')] = queryTokens;
+  for (const { name, offset } of layout.parts) record[recordIndex(name)] = (baseBytes + offset) / 4;
   return record;
 }
 

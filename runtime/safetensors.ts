@@ -1,8 +1,9 @@
 import { getFloat16 } from '@petamoriken/float16';
-import { z } from 'zod';
+import * as z from 'zod';
 import { KvforgeError } from '../dsl/errors.js';
 
-const elementBytes = { F16: 2, BF16: 2, F32: 4 } as const;
+const elementBytes = { F16: 2, BF16: 2, F32: 4, U8: 1, I8: 1, U32: 4 } as const;
+const dtypes = Object.keys(elementBytes) as (keyof typeof elementBytes)[];
 
 export interface Tensor {
   readonly dtype: keyof typeof elementBytes;
@@ -20,7 +21,7 @@ const sizeError = { error: 'a size of 0 or more' };
 const size = z.int(sizeError).min(0, sizeError);
 const entrySchema = z.object(
   {
-    dtype: z.enum(['F16', 'BF16', 'F32'], { error: 'F16, BF16 or F32' }),
+    dtype: z.enum(dtypes, { error: `${dtypes.slice(0, -1).join(', ')} or ${dtypes.at(-1)}` }),
     shape: z.array(size, { error: 'a list of sizes' }),
     data_offsets: z.tuple([size, size], { error: 'two byte offsets' }),
   },
@@ -34,7 +35,8 @@ const metadataSchema = z.record(z.string(), z.string({ error: 'a string' }), { e
  *
  * @example
  * const { tensors, metadata } = parseSafetensors(await readFile('cache.safetensors'));
- * const keys = tensorValues(tensors.get('layers.14.k')!); // Float64Array, row-major
+ * tensors.get('layers.14.k')!.dtype; // 'F16'
+ * metadata.get('positions'); // '0..2047'
  */
 export function parseSafetensors(file: Uint8Array): Safetensors {
   const available = file.length - 8;
@@ -66,11 +68,45 @@ export function parseSafetensors(file: Uint8Array): Safetensors {
   return { tensors, metadata };
 }
 
-/** All elements, exactly, in row-major order. */
+/**
+ * The bytes of a safetensors file, tensors in the order of the map; what follows the header starts on 8 bytes.
+ *
+ * @example
+ * parseSafetensors(packSafetensors(tensors, { source: 'a prompt' })).metadata.get('source'); // 'a prompt'
+ */
+export function packSafetensors(
+  tensors: ReadonlyMap<string, Tensor>,
+  metadata: Readonly<Record<string, string>>,
+): Uint8Array {
+  let end = 0;
+  const entries = [...tensors].map(([name, { dtype, shape, bytes }]) => {
+    const from = end;
+    end += bytes.length;
+    return [name, { dtype, shape, data_offsets: [from, end] }] as const;
+  });
+  const text = JSON.stringify(Object.fromEntries([['__metadata__', metadata], ...entries]));
+  const header = new TextEncoder().encode(text);
+  const start = 8 + Math.ceil(header.length / 8) * 8;
+  const file = new Uint8Array(start + end).fill(0x20, 8 + header.length, start);
+  viewOf(file).setBigUint64(0, BigInt(start - 8), true);
+  file.set(header, 8);
+  for (const [name, { data_offsets }] of entries) file.set(tensors.get(name)!.bytes, start + data_offsets[0]!);
+  return file;
+}
+
+/**
+ * All elements, exactly, in row-major order.
+ *
+ * @example
+ * tensorValues({ dtype: 'F16', shape: [2], bytes: Uint8Array.of(0, 0x3c, 0, 0xc0) }); // [1, -2]
+ */
 export function tensorValues({ dtype, bytes }: Tensor): Float64Array {
   const view = viewOf(bytes);
   const values = new Float64Array(bytes.length / elementBytes[dtype]);
   if (dtype === 'F32') return values.map((_, index) => view.getFloat32(index * 4, true));
+  if (dtype === 'U32') return values.map((_, index) => view.getUint32(index * 4, true));
+  if (dtype === 'U8') return values.map((_, index) => view.getUint8(index));
+  if (dtype === 'I8') return values.map((_, index) => view.getInt8(index));
   const table = dtype === 'F16' ? halfValues() : bfloatValues();
   return values.map((_, index) => table[view.getUint16(index * 2, true)]!);
 }

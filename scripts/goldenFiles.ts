@@ -5,12 +5,19 @@ import { defaultTargets, generate, manifestText } from '../codegen/generate.js';
 import { packagePath } from '../codegen/packageRoot.js';
 import { presetModel } from '../dsl/model.js';
 import { shard } from '../dsl/schemes/shard.js';
+import { shardPlus } from '../dsl/schemes/shardPlus.js';
 import { lowerBuiltins } from './lowerBuiltins.js';
 
 /** The kernels that are checked in: every change of a template or a codec shows in review as a change of these. */
 const goldens = [
   { scheme: shard, model: 'llama-3.1-8b' },
   { scheme: shard, model: 'smollm2-135m' },
+  // Seven query heads on a KV head; heads of 96 channels, each with its own KV head; heads of 256, capped and sliding.
+  { scheme: shard, model: 'qwen2.5-7b' },
+  { scheme: shard, model: 'phi-3-mini' },
+  { scheme: shard, model: 'gemma-2-9b' },
+  { scheme: shardPlus, model: 'llama-3.1-8b' },
+  { scheme: shardPlus, model: 'smollm2-135m' },
 ] as const;
 
 /** Every file of `generated/` as the sources give it, by path below that folder. */

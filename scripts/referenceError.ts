@@ -2,6 +2,7 @@ import { writeFile } from 'node:fs/promises';
 import { packagePath } from '../codegen/packageRoot.js';
 import { geometryOf } from '../dsl/geometry.js';
 import { shard } from '../dsl/schemes/shard.js';
+import { shardPlus } from '../dsl/schemes/shardPlus.js';
 import { attentionError, decodeShard, encodeShard } from '../runtime/reference/index.js';
 import { loadActivations } from '../runtime/report/activations.js';
 
@@ -11,27 +12,34 @@ import { loadActivations } from '../runtime/report/activations.js';
  */
 const seeds = [1, 2, 3, 4];
 const activations = await loadActivations(packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors'));
-const g = geometryOf(shard, activations.model);
-const [, pca] = shard.keys;
-const [, , vq] = shard.values;
-const errors: Record<string, number> = {};
-for (const layer of activations.layers) {
-  const { exact, queries, visible } = activations.layer(layer);
-  const lost = seeds.map((seed) => {
-    const parts = encodeShard(exact, activations.model, {
-      rank: g.rank,
-      bits: g.keyGroups.map(({ bits }) => bits),
-      group: pca.group,
-      channels: vq.channels,
-      entries: vq.entries,
-      iterations: vq.iterations,
-      seed,
-      sinks: shard.sinks,
-      window: shard.window,
+const errors: Record<string, Record<string, number>> = {};
+for (const scheme of [shard, shardPlus]) {
+  const g = geometryOf(scheme, activations.model);
+  const [, pca] = scheme.keys;
+  const [, , vq] = scheme.values;
+  const ofLayers: Record<string, number> = {};
+  for (const layer of activations.layers) {
+    const { exact, queries, visible } = activations.layer(layer);
+    const lost = seeds.map((seed) => {
+      const parts = encodeShard(exact, activations.model, {
+        rank: g.rank,
+        bits: g.keyGroups.map(({ bits }) => bits),
+        ...(g.allocatedGroups > 0 ? { budget: g.keyRowWords * 32 } : {}),
+        ...(g.weighted ? { queries } : {}),
+        unbiased: vq.unbiased,
+        group: pca.group,
+        channels: vq.channels,
+        entries: vq.entries,
+        iterations: vq.iterations,
+        seed,
+        sinks: scheme.sinks,
+        window: scheme.window,
+      });
+      return attentionError({ queries, exact, decoded: decodeShard(parts), visible });
     });
-    return attentionError({ queries, exact, decoded: decodeShard(parts), visible });
-  });
-  errors[layer] = lost.reduce((sum, error) => sum + error, 0) / seeds.length;
-  console.log(layer, errors[layer], lost);
+    ofLayers[layer] = lost.reduce((sum, error) => sum + error, 0) / seeds.length;
+    console.log(scheme.name, layer, ofLayers[layer], lost);
+  }
+  errors[scheme.name] = ofLayers;
 }
 await writeFile(packagePath('test', 'fixtures', 'reference-error.json'), `${JSON.stringify(errors, null, 2)}\n`);

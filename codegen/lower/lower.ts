@@ -32,7 +32,8 @@ async function openProject(): Promise<Tools> {
  * Every device function of the files and of those they call, callee first.
  *
  * @example
- * const functions = await lowerFiles(['dsl/codecs/uniform.ts']);
+ * const functions = await lowerFiles(['my-codec.ts']);
+ * functions.map(({ name }) => name); // ['largestMagnitude', 'uniformCode', 'levelOf']
  */
 export async function lowerFiles(paths: readonly string[]): Promise<FunctionIr[]> {
   for (const path of paths) {
@@ -45,7 +46,14 @@ export async function lowerFiles(paths: readonly string[]): Promise<FunctionIr[]
   return lowerSources(tools, files, labelOf);
 }
 
-/** As `lowerFiles`, for text that need not be on disk; `fileName` is what messages call it. */
+/**
+ * As `lowerFiles`, for text that need not be on disk; `fileName` is what messages call it.
+ *
+ * @example
+ * const text = `import type { f32 } from 'kvforge';
+ * export function half(x: f32): f32 { 'device'; return x * 0.5; }`;
+ * (await lowerText(text))[0]!.name; // 'half'
+ */
 export async function lowerText(text: string, fileName = 'device.ts'): Promise<FunctionIr[]> {
   const tools = await openProject();
   const file = tools.project.createSourceFile(resolve(fileName), text, { overwrite: true });

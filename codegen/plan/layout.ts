@@ -14,7 +14,7 @@ export interface PartDescriptor {
   readonly holds: string;
 }
 
-export const partNames = [
+const partNames = [
   'sinkKeys',
   'sinkValues',
   'windowKeys',
@@ -31,6 +31,8 @@ export const partNames = [
   'streamKeyNorms',
   'streamValueCodes',
   'streamValueNorms',
+  'keyWidths',
+  'keyWeights',
 ] as const;
 export type PartName = (typeof partNames)[number];
 
@@ -47,6 +49,8 @@ export const recordFields = {
   promptTokens: 'tokens of the prompt in the input of the encode stages',
   streamCapacity: 'tokens the stream has room for',
   refusedTokens: 'tokens refused because the stream was full',
+  slidingWindow: 'tokens that a query sees, itself included; 0 for all',
+  queryTokens: 'queries that came with the prompt, of its last tokens',
 } as const;
 export type RecordField = keyof typeof recordFields;
 export const recordWords = 64;
@@ -59,10 +63,10 @@ export function recordIndex(name: RecordField | PartName): number {
   return field >= 0 ? field : fields.length + partNames.indexOf(name as PartName);
 }
 
-/** The parts of one sequence and layer, in memory order. */
+/** The parts of one sequence and layer, in memory order; what a scheme has no use for is left out. */
 export function partsOf(g: Geometry): readonly PartDescriptor[] {
   const heads = `[${g.kvHeads} KV heads][${g.headDim}]`;
-  const widths = [...new Set(g.keyGroups.map((group) => group.bits))].join('/');
+  const widths = g.allocatedGroups > 0 ? '0- to 8' : [...new Set(g.keyGroups.map((group) => group.bits))].join('/');
   return [
     { name: 'sinkKeys', rows: 'sinks', wordsPerRow: g.width / 2, holds: `f16 [sinks]${heads}, after RoPE` },
     { name: 'sinkValues', rows: 'sinks', wordsPerRow: g.width / 2, holds: `f16 [sinks]${heads}` },
@@ -120,7 +124,23 @@ export function partsOf(g: Geometry): readonly PartDescriptor[] {
       wordsPerRow: g.normWords,
       holds: `f16 [stream][${g.kvHeads} KV heads]`,
     },
+    ...(g.allocatedGroups > 0 ? [keyWidths(g)] : []),
+    ...(g.weighted ? [keyWeights(g)] : []),
   ];
+}
+
+function keyWidths(g: Geometry): PartDescriptor {
+  return {
+    name: 'keyWidths',
+    rows: 'sequence',
+    wordsPerRow: g.allocatedGroups,
+    holds: `u32 [${g.allocatedGroups} groups of 16 components]: first bit in the row * 16 + bits a component`,
+  };
+}
+
+function keyWeights(g: Geometry): PartDescriptor {
+  const holds = `f16 [${g.width} channels], above 0: keys are coded times this`;
+  return { name: 'keyWeights', rows: 'sequence', wordsPerRow: g.width / 2, holds };
 }
 
 /** A word of the record that describes one sequence. */
@@ -190,7 +210,12 @@ export interface SequenceLayout {
   readonly bytes: number;
 }
 
-/** Splits a prompt into sinks, middle and window; short prompts fill the sinks first, then the window. */
+/**
+ * Splits a prompt into sinks, middle and window; short prompts fill the sinks first, then the window.
+ *
+ * @example
+ * splitPrompt(geometryOf(shard, model), 256); // { sinks: 4, middle: 188, window: 64 }
+ */
 export function splitPrompt(g: Geometry, tokens: number): { sinks: number; middle: number; window: number } {
   const sinks = Math.min(g.scheme.sinks, tokens);
   const window = Math.min(g.scheme.window, tokens - sinks);
@@ -232,7 +257,12 @@ export function layoutSequence(g: Geometry, counts: { tokens: number; generated:
   return { capacity, parts, bytes: Math.ceil(offset / 256) * 256 };
 }
 
-/** Bytes of the same tokens in f16, uncompressed. */
+/**
+ * Bytes of the same tokens in f16, uncompressed.
+ *
+ * @example
+ * halfPrecisionBytes(geometryOf(shard, presetModel('llama-3.1-8b')), 8192); // 33554432
+ */
 export function halfPrecisionBytes(g: Geometry, tokens: number): number {
   return tokens * g.width * 2 * 2;
 }

@@ -1,5 +1,5 @@
-import type { FieldBits, LowRankCodec } from '../codec.js';
-import { clamp, f16, f32, i32, min, round, type Static, u32 } from '../device.js';
+import type { AllocatedBits, FieldBits, LowRankCodec } from '../codec.js';
+import { clamp, f16, f32, i32, max, min, round, type Static, u32 } from '../device.js';
 
 /** Ranks the tensor cores take without a remainder. */
 export type Rank =
@@ -69,12 +69,21 @@ export type Rank =
   | 1024;
 
 export interface PcaParams {
-  /** Components kept: at most the width kvHeads * headDim; `'auto'` is 3/16 of the width, rounded to a multiple of 16. */
+  /** Components kept: at most the width kvHeads * headDim. `'auto'` is 3/16 of it, rounded to a multiple of 16. */
   readonly rank: Rank | 'auto';
-  /** Bits of a component's code: one width for all, or one per group of components. */
-  readonly bits: FieldBits | readonly FieldBits[];
+  /**
+   * Bits of a component's code: one width for all, one per group of components (symmetric codes, as Shard), or
+   * `{ budget }`: widths 0 to 8 that every prompt's own variances decide, with mid-rise codes.
+   */
+  readonly bits: FieldBits | readonly FieldBits[] | AllocatedBits;
   /** Components that share a width. */
   readonly group: 16 | 32 | 64 | 128;
+  /**
+   * `'queries'`: codes are fitted to what the prompt's last queries ask, and `prefill` needs these. The basis minimises
+   * the error of scores, not of keys: every rotary pair is weighted by the root mean square of the queries there. Tokens
+   * that the queries attend to count more, in the fit of the basis and of the value codebook.
+   */
+  readonly weight?: 'none' | 'queries';
   /** Subspace iterations of the eigenproblem; 24 leave 0.1 % variance over seeds (Shard write-up). */
   readonly iterations?: number;
   readonly seed?: number;
@@ -87,9 +96,23 @@ export interface PcaParams {
  * @example
  * pca({ rank: 192, bits: 4, group: 64 })
  * pca({ rank: 128, bits: [6, 4], group: 64 })
+ * pca({ rank: 'auto', bits: { budget: 'auto' }, group: 16, weight: 'queries' })
  */
 export function pca(params: PcaParams): LowRankCodec {
-  return { kind: 'low-rank', name: 'pca', iterations: 24, seed: 1, ...params };
+  return { kind: 'low-rank', name: 'pca', weight: 'none', iterations: 24, seed: 1, ...params };
+}
+
+/**
+ * The weight of a pair of channels: the root mean square that queries have there, over the largest of the layer. Floored,
+ * as reading divides by it, and some models never ask for some pairs. 1 where there is nothing to weigh by.
+ */
+export function pairWeight(rootMeanSquare: f32, largest: f32): f32 {
+  'device';
+  let weight: f32 = 1;
+  if (largest > 0) {
+    weight = max(rootMeanSquare / largest, 0.001);
+  }
+  return f32(f16(weight));
 }
 
 /** The scale that maps a component's largest magnitude to the largest code; stored as f16, saturated. */

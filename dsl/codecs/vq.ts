@@ -1,7 +1,8 @@
 import type { VectorQuantizer } from '../codec.js';
 import {
+  clamp,
   type FixedArray,
-  type f32,
+  f32,
   type Lookup,
   min,
   type Static,
@@ -22,6 +23,11 @@ export interface VqParams<Index extends 'u8' = 'u8'> {
   /** Codebook entries: at most what the index type can name. */
   readonly entries: EntriesFor<Index>;
   readonly index?: Index;
+  /**
+   * Multiplies every (head, channel) by sum(y^2) / sum(y * coded y): a code of least error shrinks what it codes, and
+   * attention averages that instead of cancelling it. False as published; costs no byte and no time to read.
+   */
+  readonly unbiased?: boolean;
   /** k-means rounds (Shard: 30). */
   readonly iterations?: number;
   readonly seed?: number;
@@ -34,7 +40,17 @@ export interface VqParams<Index extends 'u8' = 'u8'> {
  * vq({ channels: 4, entries: 256 })
  */
 export function vq(params: VqParams): VectorQuantizer {
-  return { kind: 'vector-quantizer', name: 'vq', index: 'u8', iterations: 30, seed: 1, ...params };
+  return { kind: 'vector-quantizer', name: 'vq', index: 'u8', unbiased: false, iterations: 30, seed: 1, ...params };
+}
+
+/** The factor that makes a channel's code unbiased: sum(y^2) over sum(y * coded y); 1 where that says nothing. */
+export function unbiasedGain(squares: f32, products: f32): f32 {
+  'device';
+  let gain: f32 = 1;
+  if (products > 0) {
+    gain = f32(squares / products);
+  }
+  return clamp(gain, 0.25, 4);
 }
 
 /** Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry. */

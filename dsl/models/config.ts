@@ -1,58 +1,62 @@
-import { z } from 'zod';
+import * as z from 'zod';
+import { architectures, supportedModelTypes } from './architectures.js';
+import { invalid } from './invalid.js';
 
 /** Positions beyond this are not exact in a kernel's 32-bit float; no published model comes near. */
 export const maxPositionsLimit = 2 ** 24;
 
-/** Architectures with ordinary grouped-query attention and rotate-half RoPE over the whole head. */
-export const supportedModelTypes = [
-  'llama',
-  'mistral',
-  'mixtral',
-  'qwen2',
-  'qwen2_moe',
-  'qwen3',
-  'qwen3_moe',
-  'gemma',
-  'phi3',
-  'starcoder2',
-] as const;
+/** The kinds of RoPE that a configuration can name. */
+export const ropeTypes = ['default', 'linear', 'dynamic', 'yarn', 'llama3', 'longrope'] as const;
 
 // The `error` of every rule is the `expected` part of a KvforgeError.
-const count = (limit: number) => {
-  const error = `a whole number from 1 to ${limit}`;
-  return z.int({ error }).min(1, { error }).max(limit, { error });
+const whole = (least: number, limit: number) => {
+  const error = `a whole number from ${least} to ${limit}`;
+  return z.int({ error }).min(least, { error }).max(limit, { error });
 };
+const count = (limit: number) => whole(1, limit);
 const positive = (limit: number) => {
   const error = `a number above 0 and at most ${limit}`;
   return z.number({ error }).gt(0, { error }).max(limit, { error });
 };
-const one = z.literal(1, { error: '1 (only rotation of the whole head is supported)' });
 const theta = (() => {
   const error = 'a number above 1 and at most 1000000000000';
   return z.number({ error }).gt(1, { error }).max(1e12, { error });
 })();
+const flag = z.boolean({ error: 'true or false' });
+const factors = z.array(positive(1e6), { error: 'a list of numbers' });
 
-const ropeTypes = ['default', 'llama3'] as const;
-const ropeType = z.enum(ropeTypes, { error: `one of ${ropeTypes.join(', ')}` });
+// "su" is what Phi-3 first called longrope.
+const ropeType = z.enum([...ropeTypes, 'su'], { error: `one of ${ropeTypes.join(', ')}` });
 
-const ropeScaling = z.object(
+const ropeFields = z.object(
   {
-    rope_type: ropeType.optional(),
-    type: ropeType.optional(),
+    rope_type: ropeType.nullish(),
+    type: ropeType.nullish(),
     rope_theta: theta.nullish(),
-    partial_rotary_factor: one.nullish(),
-    factor: positive(1e6).optional(),
-    low_freq_factor: positive(1e6).optional(),
-    high_freq_factor: positive(1e6).optional(),
-    original_max_position_embeddings: count(maxPositionsLimit).optional(),
-    full_attention: z.undefined({ error: 'one set of rope parameters for all layers' }).optional(),
-    sliding_attention: z.undefined({ error: 'one set of rope parameters for all layers' }).optional(),
+    partial_rotary_factor: positive(1).nullish(),
+    factor: positive(1e6).nullish(),
+    original_max_position_embeddings: count(maxPositionsLimit).nullish(),
+    low_freq_factor: positive(1e6).nullish(),
+    high_freq_factor: positive(1e6).nullish(),
+    attention_factor: positive(1e6).nullish(),
+    beta_fast: positive(1e6).nullish(),
+    beta_slow: positive(1e6).nullish(),
+    mscale: z.number({ error: 'a number' }).nullish(),
+    mscale_all_dim: z.number({ error: 'a number' }).nullish(),
+    truncate: flag.nullish(),
+    short_factor: factors.nullish(),
+    long_factor: factors.nullish(),
   },
   { error: 'an object or null' },
 );
 
-/** Only what fixes the shape of a KV cache, and what would make attention differ from softmax(q.k/sqrt(d)). */
-export const configSchema = z.object(
+const ropeScaling = ropeFields.extend({
+  full_attention: ropeFields.nullish(),
+  sliding_attention: ropeFields.nullish(),
+});
+
+/** Only what fixes the shape of a KV cache, and what attention does with it. */
+const configSchema = z.object(
   {
     model_type: z.enum(supportedModelTypes, { error: `one of ${supportedModelTypes.join(', ')}` }),
     hidden_size: count(2 ** 20).nullish(),
@@ -61,22 +65,73 @@ export const configSchema = z.object(
     num_key_value_heads: count(4096).nullish(),
     head_dim: count(256).nullish(),
     max_position_embeddings: count(maxPositionsLimit),
+    original_max_position_embeddings: count(maxPositionsLimit).nullish(),
     rope_theta: theta.nullish(),
+    rotary_emb_base: theta.nullish(),
+    rope_local_base_freq: theta.nullish(),
     rope_scaling: ropeScaling.nullish(),
     rope_parameters: ropeScaling.nullish(),
-    partial_rotary_factor: one.nullish(),
-    sliding_window: count(Number.MAX_SAFE_INTEGER).nullish(),
-    use_sliding_window: z.boolean({ error: 'true or false' }).nullish(),
+    partial_rotary_factor: positive(1).nullish(),
+    rotary_pct: positive(1).nullish(),
+    rope_interleave: flag.nullish(),
+    rope_interleaved: flag.nullish(),
+    no_rope_layers: z.array(whole(0, 1), { error: 'a list of 0 and 1' }).nullish(),
+    no_rope_layer_interval: count(4096).nullish(),
+    sliding_window: whole(0, Number.MAX_SAFE_INTEGER).nullish(),
+    sliding_window_pattern: count(4096).nullish(),
+    use_sliding_window: flag.nullish(),
+    max_window_layers: whole(0, 4096).nullish(),
     layer_types: z
-      .array(z.literal('full_attention', { error: 'full_attention (no other kind of layer is supported)' }), {
-        error: 'a list',
-      })
+      .array(
+        z.enum(['full_attention', 'sliding_attention'], {
+          error: 'full_attention or sliding_attention (no other kind of layer is supported)',
+        }),
+        { error: 'a list' },
+      )
       .nullish(),
-    attn_logit_softcapping: z.null({ error: 'null (capped logits are not supported)' }).optional(),
+    use_bidirectional_attention: z.literal(false, { error: 'false (a KV cache needs causal attention)' }).nullish(),
+    attn_logit_softcapping: positive(1e6).nullish(),
     query_pre_attn_scalar: positive(1e6).nullish(),
+    attention_multiplier: positive(1e6).nullish(),
   },
   { error: 'a Hugging Face config.json as an object' },
 );
 
 export type Config = z.infer<typeof configSchema>;
-export type RopeScalingConfig = z.infer<typeof ropeScaling>;
+export type RopeFields = z.infer<typeof ropeFields>;
+export type RopeScalingFields = z.infer<typeof ropeScaling>;
+
+/**
+ * The fields of a `config.json` that matter here, with what its architecture takes for those left out.
+ *
+ * @example
+ * const config = parseConfig(JSON.parse(text));
+ * config.num_hidden_layers; // 32
+ */
+export function parseConfig(config: unknown): Config {
+  const filled = withDefaults(config);
+  const parsed = configSchema.safeParse(filled);
+  if (parsed.success) return parsed.data;
+  const issue = parsed.error.issues[0]!;
+  const at = issue.path.map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`)).join('');
+  let received = filled;
+  for (const key of issue.path) received = (received as Record<PropertyKey, unknown>)[key];
+  const nested = config !== null && typeof config === 'object' && 'text_config' in config;
+  const hint = nested
+    ? 'This is a multimodal configuration: pass its text_config.'
+    : (hints[String(issue.path.at(-1))] ?? 'Check the configuration.');
+  throw invalid(at.slice(1) || 'config', issue.message, received, hint);
+}
+
+function withDefaults(config: unknown): unknown {
+  if (config === null || typeof config !== 'object' || !('model_type' in config)) return config;
+  const known = supportedModelTypes.find((type) => type === config.model_type);
+  return known ? { ...architectures[known].defaults, ...config } : config;
+}
+
+const hints: Readonly<Record<string, string>> = {
+  model_type: 'If the model has the attention of Llama, set model_type to "llama".',
+  rope_type: 'Other kinds of RoPE are not supported.',
+  type: 'Other kinds of RoPE are not supported.',
+  head_dim: 'Larger heads are not supported.',
+};

@@ -4,12 +4,21 @@ import { streamFunctions } from './append.js';
 import { cacheRead, reads, tables, writes } from './bindings.js';
 import { middleKeyFunctions } from './decompress.js';
 
-/** `warps` and `coefficientHalves` are of the tensor-core schedule; the others work in float32, a block at a time. */
-type Names = 'tileTokens' | 'warps' | 'coefficientHalves';
+/** All but `tileTokens` are of the tensor-core schedule; the others work in float32, a block at a time. */
+type Names = 'coefficientHalves' | 'tileTokens' | 'warps' | 'basisBytes';
 type Tunables = Readonly<Record<Names, number>>;
 
-/** Words of a work item: sequence, KV head, split, splits. */
-export const workItemWords = 4;
+/** Words of a work item: sequence, KV head, row of the query, tokens after it, split, splits. */
+export const workItemWords = 6;
+
+/** Most pairs of 8-channel tiles whose rebuilt keys one warp holds at a time: 64 registers. */
+const passTilesLimit = 8;
+
+/** The pairs of 8-channel tiles of a pass of the tensor-core schedule: as few passes as there can be, of like length. */
+function passTiles(g: Geometry): number {
+  const tiles = g.headDim / 16;
+  return Math.ceil(tiles / Math.ceil(tiles / passTilesLimit));
+}
 
 /** Numbers of one partial result: the unnormalised output, its maximum (base-2 exponent) and its weight sum. */
 export function partialWords(g: Geometry): number {
@@ -26,7 +35,7 @@ const scoreSlicesLimit = 8;
 function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
   const wgsl = target.language === 'wgsl';
   const threads = roundUp(g.headDim, 32);
-  const groupComponents = Math.max(...g.keyGroups.map((group) => group.components));
+  const { groupComponents } = g;
   /** The tile holds the codes of a key group first, then the keys. */
   const tileRows = Math.max(groupComponents, g.headDim);
   /** Scores come as vectors of four tokens. */
@@ -40,7 +49,6 @@ function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
   // One word says who finishes a row (CUDA); a word for every 32 threads, and one more, finds the subgroups.
   const flags = wgsl ? (target.subgroups ? roundUp(threads / 8, 16) + 16 : 0) : 4;
   return {
-    groupComponents,
     tileRows,
     scoreSlices,
     bytes: tile + query + scores + groupComponents * 4 + codebook + flags,
@@ -50,40 +58,57 @@ function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
 /** Shared memory of the tensor-core schedule: the basis slice stays, codes stream past, warps merge in the basis' place. */
 export function tensorSharedBytes(
   g: Geometry,
-  { warps }: Tunables,
+  { warps, basisBytes }: Tunables,
 ): {
   basis: number;
   query: number;
   codebook: number;
+  widths: number;
   staging: number;
   merge: number;
   total: number;
 } {
   const rank = roundUp(g.rank, 16);
-  const basis = g.headDim * (rank + 8) * 2 + (rank + g.headDim) * 4;
-  const query = 3 * 16 * (g.headDim + 8) * 2;
+  // Odd numbers of 16 bytes spread the rows over the banks; then a scale a component, mean and inverse weight a channel.
+  const basis = g.headDim * (((rank * basisBytes) / 16) | 1) * 16 + (rank + g.headDim * (g.weighted ? 2 : 1)) * 4;
+  // As it is, for exact tokens; in the order of rotary pairs, for the middle; transformed as two halves, for the stream.
+  const query = 4 * 16 * (g.headDim + 8) * 2;
+  const widths = roundUp(g.allocatedGroups * 4, 16);
   const codebook = g.entries * g.channels * 2;
   const staging = warps * 2 * 16 * (g.keyRowWords * 4 + roundUp(g.headDim / g.channels, 16));
   const merge = roundUp(warps * g.groupSize * (g.headDim + 2) * 4, 16);
-  return { basis, query, codebook, staging, merge, total: Math.max(basis, merge) + query + codebook + staging };
+  const total = Math.max(roundUp(basis, 16), merge) + query + codebook + widths + staging;
+  return { basis, query, codebook, widths, staging, merge, total };
 }
 
 const sharedBytes = (g: Geometry, tunables: Tunables, target: Target) =>
   isTensorCore(target) ? tensorSharedBytes(g, tunables).total : plainSchedule(g, tunables, target).bytes;
+
+/**
+ * What turns q.k into a base-2 exponent: `SCORE_SCALE * q.k`, or with capped scores
+ * `SCORE_CAP * tanh(SCORE_SCALE * q.k)`.
+ */
+export function scoreConstants({ model }: Geometry): Readonly<Record<string, number>> {
+  const { scoreScale, scoreCap } = model;
+  if (scoreCap === undefined) return { SCORE_SCALE: scoreScale * Math.log2(Math.E) };
+  return { SCORE_SCALE: scoreScale / scoreCap, SCORE_CAP: scoreCap * Math.log2(Math.E) };
+}
 
 const fitsTensorRows: Constraint<Names> = (g, _tunables, target) =>
   isTensorCore(target) && g.groupSize > 16
     ? `needs ${g.groupSize} query heads a KV head in one matrix tile, which has 16 rows`
     : undefined;
 
-/** Attention of one query token a sequence over sinks, middle, stream and window, in one launch; WGSL merges in a second. */
+/** Attention of query tokens of every sequence over sinks, middle, stream and window, in one launch; WGSL merges in a second. */
 export const attendStage = defineStage<Names>({
   name: 'attend',
   summary: 'Attention over all segments, split along tokens, merged by log-sum-exp.',
+  // What costs accuracy comes first, so that it is the last to give way where shared memory is short.
   tunables: (target) => ({
+    coefficientHalves: isTensorCore(target) ? oneOf(2, 1) : oneOf(1),
     tileTokens: isTensorCore(target) ? oneOf(16) : oneOf(16, 8, 4),
     warps: isTensorCore(target) ? oneOf(4, 8, 2, 1) : oneOf(1),
-    coefficientHalves: isTensorCore(target) ? oneOf(2, 1) : oneOf(1),
+    basisBytes: isTensorCore(target) ? oneOf(2, 1) : oneOf(1),
   }),
   constraints: [fitsTensorRows],
   kernels: (g, tunables, target) => {
@@ -92,22 +117,26 @@ export const attendStage = defineStage<Names>({
     const tensor = isTensorCore(target);
     const plain = plainSchedule(g, tunables, target);
     const partials = `[work items][2: Hadamard space, exact][${g.groupSize} query heads][${g.headDim} output, maximum, weight sum]`;
-    const output = writes('output', 'f32', `[sequences][${g.heads} heads][${g.headDim}]`);
-    const work = reads('work', 'u32', '[work items][sequence, KV head, split, splits]; splits of a row are neighbours');
+    const output = writes('output', 'f32', `[query rows][${g.heads} heads][${g.headDim}]`);
+    const work = reads(
+      'work',
+      'u32',
+      '[work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours',
+    );
     const attend: KernelPlan = {
       entry: 'attend',
       summary:
-        'One work item a block: a KV head of a sequence over its share of the tokens, for all query heads of the group.',
+        'One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.',
       ...(target.language === 'cuda' ? { template: tensor ? 'attend_mma' : 'attend_plain' } : {}),
       bindings: [
         reads('sequences', 'u32', 'records of all sequences'),
         work,
         cacheRead,
-        reads('query', 'u32', `f16 [sequences][${g.heads} heads][${g.headDim}], after RoPE`),
+        reads('query', 'u32', `f16 [query rows][${g.heads} heads][${g.headDim}], after RoPE`),
         tables,
         writes('partials', 'f32', partials),
         ...(target.language === 'cuda'
-          ? [output, writes('counters', 'atomic_u32', `[sequences][${g.kvHeads} KV heads], zero before and after`)]
+          ? [output, writes('counters', 'atomic_u32', `[query rows][${g.kvHeads} KV heads], zero before and after`)]
           : []),
       ],
       threads: tensor ? tunables.warps * 32 : roundUp(g.headDim, 32),
@@ -119,9 +148,13 @@ export const attendStage = defineStage<Names>({
         PARTIAL_WORDS: partialWords(g),
         CHUNK_UNIT: 16,
         ...(tensor
-          ? { COEFFICIENT_HALVES: tunables.coefficientHalves }
-          : { TILE_ROWS: plain.tileRows, GROUP_COMPONENTS: plain.groupComponents, SCORE_SLICES: plain.scoreSlices }),
-        SCORE_SCALE: Math.log2(Math.E) / Math.sqrt(g.headDim),
+          ? {
+              COEFFICIENT_HALVES: tunables.coefficientHalves,
+              BASIS_BYTES: tunables.basisBytes,
+              PASS_TILES: passTiles(g),
+            }
+          : { TILE_ROWS: plain.tileRows, GROUP_COMPONENTS: g.groupComponents, SCORE_SLICES: plain.scoreSlices }),
+        ...scoreConstants(g),
       },
       functions: {
         ...middleKeyFunctions(g),

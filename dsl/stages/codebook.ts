@@ -1,5 +1,5 @@
 import { defineStage, oneOf } from '../stage.js';
-import { cacheWrite, reads, sequenceRecord, writes } from './bindings.js';
+import { cacheWrite, reads, sequenceRecord, valueWeights, writes } from './bindings.js';
 
 /** Points of the k-means++ sample. */
 export const codebookSample = 4096;
@@ -17,7 +17,7 @@ export const codebookStage = defineStage({
     const rotated = reads('rotated', 'f32', `[middle tokens][${g.width}], after Hadamard`);
     const channelScales = reads('channel_scales', 'f32', `[${g.width}]`);
     const centroids = `[${g.entries}][${g.channels}]`;
-    const cells = `[blocks][${g.entries}][${g.channels + 1}]: sums, then the count`;
+    const cells = `[blocks][${g.entries}][${g.channels + 1}]: sums, then the ${g.weighted ? 'weight' : 'count'}`;
     const points = { product: [{ dimension: 'middleTokens' }, g.width / g.channels] };
     return [
       {
@@ -44,6 +44,7 @@ export const codebookStage = defineStage({
           sequenceRecord,
           rotated,
           channelScales,
+          ...(g.weighted ? [valueWeights(g)] : []),
           reads('centroids', 'f32', centroids),
           writes('partial_cells', 'f32', cells),
         ],

@@ -2,14 +2,19 @@ import type { Geometry } from '../geometry.js';
 import { defineStage, type FunctionUse, oneOf } from '../stage.js';
 import { streamFunctions } from './append.js';
 import { cacheRead, sequenceRecord, tables, writes } from './bindings.js';
+import { pairFunctions } from './unrope.js';
 
 /** What a kernel needs to rebuild middle keys: unpacking by width, basis bytes, angles. */
 export function middleKeyFunctions(g: Geometry): Record<string, FunctionUse> {
   const functions: Record<string, FunctionUse> = {
     rotatePair: { name: 'rotatePair' },
-    addAngles: { name: 'addAngles' },
+    ...pairFunctions(g),
     signedByte: { name: 'signedByte' },
   };
+  if (g.allocatedGroups > 0) {
+    functions.unpackBits = { name: 'unpackBits', lookups: { words: 'key_word_at' } };
+    functions.midRiseValue = { name: 'midRiseValue' };
+  }
   for (const bits of new Set(g.keyGroups.map((group) => group.bits).filter((bits) => bits > 0))) {
     functions[`unpack${bits}`] = { name: 'unpackField', statics: { bits }, lookups: { words: 'key_word_at' } };
     functions[`value${bits}`] = { name: 'coefficientValue', statics: { bits } };
@@ -25,7 +30,6 @@ export const decompressStage = defineStage({
   constraints: [],
   kernels: (g, { tileTokens }) => {
     const { streamValue, streamUnpack } = streamFunctions(g);
-    const groupComponents = Math.max(...g.keyGroups.map((group) => group.components));
     return [
       {
         entry: 'decompress',
@@ -40,14 +44,14 @@ export const decompressStage = defineStage({
         ],
         threads: Math.ceil(g.headDim / 32) * 32,
         grid: [{ ceilDiv: [{ dimension: 'tokens' }, tileTokens] }, g.kvHeads, 1],
-        constants: { TILE_TOKENS: tileTokens, GROUP_COMPONENTS: groupComponents },
+        constants: { TILE_TOKENS: tileTokens, GROUP_COMPONENTS: g.groupComponents },
         functions: {
           ...middleKeyFunctions(g),
           butterfly: { name: 'butterfly' },
           streamValue: streamValue!,
           streamUnpack: streamUnpack!,
         },
-        sharedBytes: { fixed: ((tileTokens + 1) * g.headDim + tileTokens * groupComponents) * 4, dynamic: 0 },
+        sharedBytes: { fixed: ((tileTokens + 1) * g.headDim + tileTokens * g.groupComponents) * 4, dynamic: 0 },
       },
     ];
   },

@@ -1,7 +1,7 @@
 import { defineStage, oneOf } from '../stage.js';
-import { reads, sequenceRecord, writes } from './bindings.js';
+import { keyWeights, reads, sequenceRecord, tokenWeights, writes } from './bindings.js';
 
-/** The centred second-moment matrix of the un-rotated keys, over all KV heads together. */
+/** The second-moment matrix of the un-rotated keys, centred (and weighted), over all KV heads together. */
 export const gramStage = defineStage({
   name: 'gram',
   summary: 'Second-moment matrix of the centred middle keys.',
@@ -16,6 +16,7 @@ export const gramStage = defineStage({
         sequenceRecord,
         reads('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),
         reads('mean', 'f32', `[${g.width}]`),
+        ...(g.weighted ? [keyWeights(g), tokenWeights] : []),
         writes('gram', 'f32', `[${g.width}][${g.width}], divided by the middle tokens; zero for an empty middle`),
       ],
       threads: 256,

@@ -1,5 +1,38 @@
-import { defineStage, oneOf } from '../stage.js';
-import { cacheWrite, reads, sequenceRecord, writes } from './bindings.js';
+import type { Geometry } from '../geometry.js';
+import { defineStage, type FunctionUse, oneOf } from '../stage.js';
+import { cacheWrite, keyWeights, reads, sequenceRecord, writes } from './bindings.js';
+
+interface Quantizers {
+  readonly scales: Readonly<Record<string, FunctionUse>>;
+  readonly fields: Readonly<Record<string, FunctionUse>>;
+}
+
+/** Of every width of the scheme's own. */
+function fixedQuantizers(g: Geometry): Quantizers {
+  const widths = [...new Set(g.keyGroups.map((group) => group.bits).filter((bits) => bits > 0))];
+  const uses = (role: string, use: (bits: number) => FunctionUse) =>
+    Object.fromEntries(widths.map((bits) => [`${role}${bits}`, use(bits)]));
+  return {
+    scales: uses('scale', (bits) => ({ name: 'coefficientScale', statics: { bits } })),
+    fields: {
+      ...uses('field', (bits) => ({ name: 'coefficientField', statics: { bits } })),
+      ...uses('pack', (bits) => ({
+        name: 'packWord',
+        statics: { bits },
+        lookups: { fields: `group_field_${bits}` },
+      })),
+    },
+  };
+}
+
+/** Of widths that each prompt decides. */
+const allocatedQuantizers: Quantizers = {
+  scales: { midRiseStep: { name: 'midRiseStep' } },
+  fields: {
+    midRiseField: { name: 'midRiseField' },
+    packBits: { name: 'packBits', statics: { count: 16 }, lookups: { fields: 'group_field' } },
+  },
+};
 
 /** Coefficients of every middle key, their scales, and the packed fields. */
 export const projectStage = defineStage({
@@ -9,31 +42,23 @@ export const projectStage = defineStage({
   constraints: [],
   kernels: (g, { tileTokens }) => {
     const none = { fixed: 0, dynamic: 0 };
-    const quantizers: Record<string, { name: string; statics: Record<string, number> }> = {};
-    for (const bits of new Set(g.keyGroups.map((group) => group.bits).filter((bits) => bits > 0))) {
-      quantizers[`scale${bits}`] = { name: 'coefficientScale', statics: { bits } };
-      quantizers[`field${bits}`] = { name: 'coefficientField', statics: { bits } };
-    }
-    const scales = Object.fromEntries(Object.entries(quantizers).filter(([role]) => role.startsWith('scale')));
-    const fields = Object.fromEntries(Object.entries(quantizers).filter(([role]) => role.startsWith('field')));
-    const packers = Object.fromEntries(
-      Object.keys(fields).map((role) => {
-        const bits = Number(role.slice('field'.length));
-        return [`pack${bits}`, { name: 'packWord', statics: { bits }, lookups: { fields: `group_field_${bits}` } }];
-      }),
-    );
+    const allocated = g.allocatedGroups > 0;
+    const { scales, fields } = allocated ? allocatedQuantizers : fixedQuantizers(g);
     return [
       {
         entry: 'project_keys',
         summary:
-          'coefficients = (plain - mean) * columns, and the largest magnitude of every component over a tile of tokens.',
+          'coefficients = (plain - mean) * columns, and the magnitudes of every component over a tile of tokens.',
         bindings: [
           sequenceRecord,
           reads('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),
           reads('mean', 'f32', `[${g.width}]`),
+          ...(g.weighted ? [keyWeights(g)] : []),
           reads('columns', 'f32', `[${g.width}][${g.rank}]`),
           writes('coefficients', 'f32', `[middle tokens][${g.rank}]`),
           writes('partial_maxima', 'f32', `[tiles][${g.rank}]`),
+          // One-bit codes stand for the mean magnitude.
+          ...(allocated ? [writes('partial_magnitudes', 'f32', `[tiles][${g.rank}], sums`)] : []),
         ],
         threads: 256,
         grid: [Math.ceil(g.rank / 16), { ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, 1],
@@ -43,10 +68,11 @@ export const projectStage = defineStage({
       },
       {
         entry: 'scale_keys',
-        summary: 'One f16 scale a component from its largest magnitude.',
+        summary: 'One f16 scale a component from its magnitudes and its width.',
         bindings: [
           sequenceRecord,
           reads('partial_maxima', 'f32', `[tiles][${g.rank}]`),
+          ...(allocated ? [reads('partial_magnitudes', 'f32', `[tiles][${g.rank}], sums`)] : []),
           cacheWrite,
           writes('scales', 'f32', `[${g.rank}], rounded to f16`),
         ],
@@ -58,7 +84,7 @@ export const projectStage = defineStage({
       },
       {
         entry: 'pack_keys',
-        summary: 'Quantises the coefficients and packs their fields; one word of one group of one token a thread.',
+        summary: 'Quantises the coefficients and packs their fields; one word of one token a thread.',
         bindings: [
           sequenceRecord,
           reads('coefficients', 'f32', `[middle tokens][${g.rank}]`),
@@ -68,8 +94,8 @@ export const projectStage = defineStage({
         threads: 128,
         grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, g.keyRowWords] }, 128] }, 1, 1],
         constants: {},
-        functions: { ...fields, ...packers },
-        sharedBytes: none,
+        functions: fields,
+        sharedBytes: { fixed: g.allocatedGroups * 4, dynamic: 0 },
       },
     ];
   },

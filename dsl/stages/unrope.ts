@@ -1,5 +1,17 @@
-import { defineStage, oneOf } from '../stage.js';
-import { cacheWrite, reads, sequenceRecord, tables, writes } from './bindings.js';
+import type { Geometry } from '../geometry.js';
+import { defineStage, type FunctionUse, oneOf } from '../stage.js';
+import { cacheWrite, reads, sequenceRecord, tables, tokenWeights, writes } from './bindings.js';
+
+/** Angles by position, and the channels of a pair as the model forms it. */
+export function pairFunctions(g: Geometry): Record<string, FunctionUse> {
+  const interleaved = g.model.rope.pairing === 'interleaved' ? 1 : 0;
+  const statics = { rotated: g.rotaryPairs, pairs: g.pairs, interleaved };
+  return {
+    addAngles: { name: 'addAngles' },
+    firstOfPair: { name: 'firstOfPair', statics },
+    secondOfPair: { name: 'secondOfPair', statics },
+  };
+}
 
 /** Takes RoPE off the middle of the prompt and fits the mean key. */
 export const unropeStage = defineStage({
@@ -10,18 +22,19 @@ export const unropeStage = defineStage({
   kernels: (g, { tileTokens }) => [
     {
       entry: 'unrope_keys',
-      summary: 'Un-rotates the keys of the middle and sums every channel over a tile of tokens.',
+      summary: `Un-rotates the keys of the middle and sums every channel, ${g.weighted ? 'times the weight of its token, ' : ''}over a tile of tokens.`,
       bindings: [
         sequenceRecord,
         reads('keys', 'u32', `f16 [${g.kvHeads} KV heads][prompt tokens][${g.headDim}], after RoPE`),
         tables,
+        ...(g.weighted ? [tokenWeights] : []),
         writes('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),
         writes('partial_sums', 'f32', `[tiles][${g.width}]`),
       ],
       threads: Math.ceil(g.pairs / 32) * 32,
       grid: [{ ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, g.kvHeads, 1],
       constants: { TILE_TOKENS: tileTokens },
-      functions: { unrotatePair: { name: 'unrotatePair' }, addAngles: { name: 'addAngles' } },
+      functions: { unrotatePair: { name: 'unrotatePair' }, ...pairFunctions(g) },
       sharedBytes: { fixed: 0, dynamic: 0 },
     },
     {

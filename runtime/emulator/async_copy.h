@@ -100,10 +100,12 @@ __attribute__((noinline)) void kvf_copy_wait(u32 pending) { kvf::wait_copies(pen
 
 __attribute__((noinline)) u32 kvf_atomic(void* address, u32 operation, u32 value, u32 compare) {
   const u64 at = reinterpret_cast<u64>(address);
+  const bool global = at - kvf::memory.base < kvf::memory.size;
+  if (global) kvf::hold_block(kvf::Hold::before_atomic);
   if (kvf::launch.checked) {
     if (at % 4 != 0) kvf::raise_access("misaligned-atomic", at, 4, KVF_PC, true);
     kvf::check_access(at, 4, KVF_PC, kvf::Access::atomic);
-    if (at - kvf::memory.base < kvf::memory.size) {
+    if (global) {
       kvf::launch.acquired = true;
       kvf::launch.published[kvf::block.linear] = kvf::launch.fences;
     }
@@ -111,6 +113,7 @@ __attribute__((noinline)) u32 kvf_atomic(void* address, u32 operation, u32 value
   u32* word = static_cast<u32*>(address);
   const u32 old = *word;
   *word = kvf::update_word(old, operation, value, compare);
+  if (global) kvf::hold_block(kvf::Hold::after_atomic);
   return old;
 }
 

@@ -19,7 +19,9 @@ namespace kvf {
 const u32 max_threads = 1024;
 const u32 max_groups = 32;  // a group has at least one waiting lane
 
-enum class Order : u32 { ascending, descending, shuffled };
+enum class Order : u32 { ascending, descending, shuffled, starved };
+// Where the order 'starved' stops a block until all others have ended.
+enum class Hold : u32 { nowhere, at_barrier, before_atomic, after_atomic };
 enum class State : u8 { ready, barrier, warp, exited };
 
 struct PendingCopy {
@@ -74,18 +76,30 @@ struct Block {
   u32 barrier_line = 0;
   u32 first_waiting = 0;
   u32 last_exited = 0;
-  // Never repeats within the life of the process: a stale record of shared memory has an older number.
-  u32 epoch = 1;
+  // Of the threads since the last barrier. Never repeats within the life of the process: a stale record of an access
+  // has an older number.
+  u32 epoch = 0;
   u64 linear = 0;
   Thread* current = nullptr;
   Context main;
-  Order order = Order::ascending;
   u64 random = 1;
   bool failed = false;
+  bool held = false;
   Fault fault;
 };
 
 static Block block;
+
+// Order of the threads of a block in the running launch, and the thread that 'starved' runs when no other can.
+struct Schedule {
+  Order order = Order::ascending;
+  u32 starved = 0;
+  // Of the block that runs; 'nowhere' once it has been held.
+  Hold hold = Hold::nowhere;
+  u32 last_epoch = 0;
+};
+
+static Schedule schedule;
 
 inline u64 next_random() {
   block.random ^= block.random << 13;
@@ -94,13 +108,16 @@ inline u64 next_random() {
   return block.random;
 }
 
-inline u32 pick_bit(u32 bits) {
-  if (block.order == Order::ascending) return static_cast<u32>(__builtin_ctz(bits));
-  if (block.order == Order::descending) return 31u - static_cast<u32>(__builtin_clz(bits));
+inline u32 pick_bit(u32 bits, u32 starved) {
+  if (schedule.order == Order::starved && bits != 1u << starved) bits &= ~(1u << starved);
+  if (schedule.order == Order::descending) return 31u - static_cast<u32>(__builtin_clz(bits));
+  if (schedule.order != Order::shuffled) return static_cast<u32>(__builtin_ctz(bits));
   u32 skip = static_cast<u32>(next_random() % static_cast<u32>(__builtin_popcount(bits)));
   while (skip-- > 0) bits &= bits - 1;
   return static_cast<u32>(__builtin_ctz(bits));
 }
+
+inline u32 pick_warp() { return pick_bit(block.ready_warps, schedule.starved / 32); }
 
 inline Site site_of(const Thread& thread) {
   Site site;
@@ -136,10 +153,11 @@ inline void take_ready(Thread& thread) {
 // A warp runs until all its lanes wait, which keeps its stacks in cache; 'shuffled' gives that up to vary the order.
 inline Thread* pick_thread() {
   if (block.ready_warps == 0) return nullptr;
-  if (block.order == Order::shuffled || block.warp[block.current_warp].ready == 0) {
-    block.current_warp = pick_bit(block.ready_warps);
+  if (schedule.order == Order::shuffled || block.warp[block.current_warp].ready == 0) {
+    block.current_warp = pick_warp();
   }
-  Thread& next = block.thread[block.current_warp * 32 + pick_bit(block.warp[block.current_warp].ready)];
+  const u32 lane = pick_bit(block.warp[block.current_warp].ready, schedule.starved % 32);
+  Thread& next = block.thread[block.current_warp * 32 + lane];
   take_ready(next);
   return &next;
 }
@@ -178,6 +196,14 @@ inline void suspend() {
   switch_context(self->context, next->context);
 }
 
+// Stops the block here if this is where it is to be held; returns when it goes on.
+inline void hold_block(Hold point) {
+  if (schedule.hold != point) return;
+  schedule.hold = Hold::nowhere;
+  block.held = true;
+  switch_context(block.current->context, block.main);
+}
+
 inline void arrive_at_barrier(u32 line, u64 pc) {
   Thread& self = *block.current;
   self.line = line;
@@ -201,10 +227,11 @@ inline void arrive_at_barrier(u32 line, u64 pc) {
   self.state = State::barrier;
   if (++block.waiting == block.threads) {
     block.waiting = 0;
-    ++block.epoch;
+    block.epoch = ++schedule.last_epoch;
     for (u32 i = 0; i < block.threads; ++i) set_ready(block.thread[i]);
     // Start over in order, not with the warp that happened to arrive last.
-    block.current_warp = pick_bit(block.ready_warps);
+    block.current_warp = pick_warp();
+    hold_block(Hold::at_barrier);
   }
   suspend();
 }

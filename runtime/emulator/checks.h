@@ -11,26 +11,12 @@ namespace kvf {
 
 enum class Access : u32 { read, write, atomic };
 
-// Who touched a 4-byte word of shared memory. `epoch` is that of the block, `warp_epoch` counts __syncwarp().
-struct SharedAccess {
-  u32 epoch;
-  u32 warp_epoch;
-  u32 pc;
-  u32 thread : 12;
-  u32 atomic : 1;
-  u32 mask : 4;
-};
-// The last writer, the first reader, and another reader, of another warp where there was one.
-struct SharedCell {
-  SharedAccess write, read[2];
-};
-
 struct Launch {
   bool checked = false;
   Module* module = nullptr;
   u64 dynamic_bytes = 0;
   std::vector<u8> shared_known;
-  std::vector<SharedCell> shared_cells;
+  std::vector<ThreadCell> shared_cells;
   // Ordering between blocks. A block publishes what it did before a __threadfence() by an atomic after it; another
   // block sees what was published once it has done an atomic itself. Which address it used is not asked: two
   // counters may be confused, and a race missed, but none is made up.
@@ -154,33 +140,16 @@ inline void check_blocks(GlobalCell& cell, u64 address, u32 mask, u32 bytes, u64
   if (reader < launch.first_block || reader == self) cell.read = mine;
 }
 
-inline void check_global(u64 address, u32 bytes, u64 pc, Access access) {
-  const Binding& binding = memory.bindings[memory.slots[(address - memory.base) >> slot_shift]];
-  const bool write = access != Access::read;
-  if (address < binding.begin || address + bytes > binding.end) raise_access("outside", address, bytes, pc, write);
-  if (write && !binding.writable) raise_access("read-only", address, bytes, pc, true);
-  const u64 offset = address - binding.data;
-  if (!check_known(binding.known, offset, bytes, access)) raise_access("unwritten", address, bytes, pc, false);
-  if (!binding.writable) return;
-  u32 left = bytes;
-  for (u64 at = offset; left > 0;) {
-    const u32 part = left < 4 - (at & 3) ? left : 4 - static_cast<u32>(at & 3);
-    check_blocks(binding.cells[at >> 2], address, word_mask(at, part), bytes, pc, access);
-    at += part;
-    left -= part;
-  }
-}
-
-inline bool unordered_threads(const SharedAccess& access, u32 mask, Access now) {
+inline bool unordered_threads(const ThreadAccess& access, u32 mask, Access now) {
   const Thread& self = *block.current;
   if (access.epoch != block.epoch || access.thread == self.index || (access.mask & mask) == 0) return false;
   if (access.atomic && now == Access::atomic) return false;
   return access.thread / 32 != self.index / 32 || access.warp_epoch == block.warp[self.index / 32].epoch;
 }
 
-inline void keep_reader(SharedCell& cell, SharedAccess mine) {
-  SharedAccess& first = cell.read[0];
-  SharedAccess& second = cell.read[1];
+inline void keep_reader(ThreadCell& cell, ThreadAccess mine) {
+  ThreadAccess& first = cell.read[0];
+  ThreadAccess& second = cell.read[1];
   const bool same_warp = first.thread / 32 == mine.thread / 32;
   if (first.epoch != mine.epoch || (same_warp && first.warp_epoch != mine.warp_epoch)) {
     first = mine;
@@ -191,8 +160,8 @@ inline void keep_reader(SharedCell& cell, SharedAccess mine) {
   }
 }
 
-inline void check_threads(SharedCell& cell, u64 address, u32 mask, u32 bytes, u64 pc, Access access) {
-  const SharedAccess* conflict = nullptr;
+inline void check_threads(ThreadCell& cell, u64 address, u32 mask, u32 bytes, u64 pc, Access access) {
+  const ThreadAccess* conflict = nullptr;
   if (unordered_threads(cell.write, mask, access)) conflict = &cell.write;
   if (access != Access::read) {
     if (unordered_threads(cell.read[0], mask, access)) conflict = &cell.read[0];
@@ -204,13 +173,32 @@ inline void check_threads(SharedCell& cell, u64 address, u32 mask, u32 bytes, u6
     other.thread = conflict->thread;
     raise_access("thread-race", address, bytes, pc, access != Access::read, other);
   }
-  SharedAccess mine = {block.epoch, block.warp[self / 32].epoch, relative(pc), self, access == Access::atomic, mask};
+  ThreadAccess mine = {block.epoch, block.warp[self / 32].epoch, relative(pc), self, access == Access::atomic, mask};
   if (access == Access::read) {
     keep_reader(cell, mine);
     return;
   }
   if (cell.write.epoch == mine.epoch && cell.write.thread == self) mine.mask |= cell.write.mask;
   cell.write = mine;
+}
+
+inline void check_global(u64 address, u32 bytes, u64 pc, Access access) {
+  const Binding& binding = memory.bindings[memory.slots[(address - memory.base) >> slot_shift]];
+  const bool write = access != Access::read;
+  if (address < binding.begin || address + bytes > binding.end) raise_access("outside", address, bytes, pc, write);
+  if (write && !binding.writable) raise_access("read-only", address, bytes, pc, true);
+  const u64 offset = address - binding.data;
+  if (!check_known(binding.known, offset, bytes, access)) raise_access("unwritten", address, bytes, pc, false);
+  if (!binding.writable) return;
+  u32 left = bytes;
+  for (u64 at = offset; left > 0;) {
+    const u32 part = left < 4 - (at & 3) ? left : 4 - static_cast<u32>(at & 3);
+    GlobalCell& cell = binding.cells[at >> 2];
+    check_blocks(cell, address, word_mask(at, part), bytes, pc, access);
+    check_threads(cell.threads, address, word_mask(at, part), bytes, pc, access);
+    at += part;
+    left -= part;
+  }
 }
 
 inline void check_shared(u64 offset, u32 bytes, u64 pc, Access access) {

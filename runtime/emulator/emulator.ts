@@ -2,16 +2,17 @@ import type { KernelDescriptor } from '../../codegen/manifest.js';
 import { checkAllocation, checkKernel, checkLaunch, checkOpen, checkTransfer } from '../checks.js';
 import type { CompiledKernel, Device, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
 import { describeFault, type FaultContext } from './fault.js';
+import { type Order, type Orders, orderNumber, ordersOf } from './orders.js';
 import { EmulatorProcess, FaultReport, Message } from './process.js';
 import { type Built, buildHost, buildKernel, openToolchain, type Toolchain } from './toolchain.js';
-import { checkNarrowAxes, checkText, failForeignKernel, failLoad, failMemory } from './validate.js';
+import { checkNarrowAxes, checkOptions, checkText, failForeignKernel, failLoad, failMemory } from './validate.js';
 
 export interface EmulatorOptions {
   /** 'full' (the default) reports bad accesses and races; 'none' is faster. */
   readonly checks?: 'full' | 'none';
-  /** Order of blocks, and of threads between two barriers. */
-  readonly order?: 'ascending' | 'descending' | 'shuffled';
-  /** For the order 'shuffled'. */
+  /** Order of blocks, and of threads between two barriers: one for both, or one for each. 'ascending' if not given. */
+  readonly order?: Order | Partial<Orders>;
+  /** For the orders 'shuffled' and 'starved': the same seed gives the same order. 1 if not given. */
   readonly seed?: number;
   /** Longest time one `run()` may take before the device is given up; 120 000 if not given. */
   readonly timeoutMs?: number;
@@ -26,8 +27,6 @@ const LARGEST_BUFFER = 2 ** 34;
 
 /** From sm_80 on the text is the same, so a kernel for any of them runs. */
 const architectures = ['sm_80', 'sm_86', 'sm_87', 'sm_89', 'sm_90', 'sm_100', 'sm_103', 'sm_110', 'sm_120'];
-
-const orders = { ascending: 0, descending: 1, shuffled: 2 } as const;
 
 class EmulatorBuffer implements DeviceBuffer {
   released = false;
@@ -49,6 +48,8 @@ class EmulatorKernel implements CompiledKernel {
     readonly descriptor: KernelDescriptor,
     readonly id: number,
     readonly built: Built,
+    /** Whether a block may do an atomic. */
+    readonly atomics: boolean,
     readonly device: EmulatorDevice,
   ) {}
 }
@@ -58,8 +59,13 @@ class EmulatorKernel implements CompiledKernel {
  *
  * @example
  * const device = await EmulatorDevice.open({ order: 'shuffled', seed: 7 });
- * const [kernel] = await device.compile([{ descriptor, source }]);
- * await device.run([{ kernel: kernel!, grid: [4, 1, 1], bindings: { a: { buffer } } }]);
+ * // doubling.cuda: the descriptor and the text of a kernel that doubles four words.
+ * const [kernel] = await device.compile([doubling.cuda]);
+ * const [input, output] = [device.allocate('input', 16), device.allocate('output', 16)];
+ * device.write(input, Uint32Array.of(1, 2, 3, 4));
+ * const bindings = { input: { buffer: input }, output: { buffer: output } };
+ * await device.run([{ kernel: kernel!, grid: [1, 1, 1], bindings }]);
+ * new Uint32Array((await device.read(output)).buffer); // [2, 4, 6, 8]
  * await device.close();
  */
 export class EmulatorDevice implements Device {
@@ -75,7 +81,7 @@ export class EmulatorDevice implements Device {
   };
   readonly features: ReadonlySet<string> = new Set(architectures);
   readonly checks: 'full' | 'none';
-  readonly #options: Required<Pick<EmulatorOptions, 'order' | 'seed' | 'timeoutMs'>>;
+  readonly #options: { readonly order: Orders; readonly seed: number; readonly timeoutMs: number };
   readonly #toolchain: Toolchain;
   readonly #process: EmulatorProcess;
   #nextId = 1;
@@ -89,7 +95,7 @@ export class EmulatorDevice implements Device {
     this.#process = host;
     this.checks = options.checks ?? 'full';
     this.#options = {
-      order: options.order ?? 'ascending',
+      order: ordersOf(options.order),
       seed: options.seed ?? 1,
       timeoutMs: options.timeoutMs ?? 120_000,
     };
@@ -97,6 +103,7 @@ export class EmulatorDevice implements Device {
   }
 
   static async open(options: EmulatorOptions = {}): Promise<EmulatorDevice> {
+    checkOptions(options);
     const toolchain = await openToolchain(options.compiler ?? 'g++', options.cache);
     const host = new EmulatorProcess(await buildHost(toolchain));
     // Its answer says that it has the address space it needs.
@@ -157,8 +164,9 @@ export class EmulatorDevice implements Device {
       buildKernel(this.#toolchain, descriptor.file, source, this.checks === 'full'),
     );
     return Promise.all(
-      kernels.map(async ({ descriptor }, index) => {
-        const kernel = new EmulatorKernel(descriptor, this.#nextId++, built[index]!, this);
+      kernels.map(async ({ descriptor, source }, index) => {
+        const atomics = /\batomic[A-Z]/.test(source);
+        const kernel = new EmulatorKernel(descriptor, this.#nextId++, built[index]!, atomics, this);
         const entry = Buffer.from(descriptor.entry);
         const payload = [pack(kernel.id, entry.byteLength), entry, Buffer.from(kernel.built.library)];
         await this.#process.request(Message.load, payload, `load(${descriptor.entry})`).catch((error: unknown) => {
@@ -200,7 +208,11 @@ export class EmulatorDevice implements Device {
     await this.#process.close();
   }
 
-  /** Called by the buffer itself. */
+  /**
+   * Called by the buffer itself.
+   *
+   * @internal
+   */
   dropBuffer(buffer: EmulatorBuffer): void {
     if (this.#closed) return;
     try {
@@ -217,10 +229,11 @@ export class EmulatorDevice implements Device {
     const ranges = checkLaunch(launch, descriptor, this.limits, this.#own);
     checkNarrowAxes(descriptor.entry, grid);
     if (grid.some((blocks) => blocks === 0)) return;
-    const order = orders[this.#options.order];
+    const { order } = this.#options;
+    const orders = orderNumber[order.blocks] + orderNumber[order.threads] * 256 + (kernel.atomics ? 65536 : 0);
     const { threads, sharedBytes } = descriptor;
     const checked = this.checks === 'full' ? 1 : 0;
-    parts.push(pack(kernel.id, order, checked, threads, sharedBytes.dynamic, ...grid, ranges.length));
+    parts.push(pack(kernel.id, orders, checked, threads, sharedBytes.dynamic, ...grid, ranges.length));
     parts.push(pack(BigInt(this.#options.seed)));
     for (const [index, { buffer, offset, bytes }] of ranges.entries()) {
       const writable = descriptor.bindings[index]!.access === 'read_write';

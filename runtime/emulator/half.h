@@ -53,3 +53,9 @@ static inline u32 pack_half2(float low, float high) {
 static inline float2 unpack_half2(u32 pair) {
   return float2{half_to_float(static_cast<u16>(pair & 0xffffu)), half_to_float(static_cast<u16>(pair >> 16))};
 }
+
+static inline void unpack_signed_bytes(u32 (&pairs)[2], u32 bytes) {
+  for (u32 i = 0; i < 2; ++i) {
+    pairs[i] = pack_half2(static_cast<signed char>(bytes >> 16 * i), static_cast<signed char>(bytes >> (16 * i + 8)));
+  }
+}

@@ -96,14 +96,18 @@ static void catch_crashes() {
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
 }
 
-// Payload: u32 launches, then for each: u32 module, order, checked, threads, dynamic, grid[3], bindings; u64 seed;
-// then for each binding u32 buffer, writable; u64 offset, bytes.
+// Payload: u32 launches, then for each: u32 module, orders, checked, threads, dynamic, grid[3], bindings; u64 seed;
+// then for each binding u32 buffer, writable; u64 offset, bytes. Orders are a byte each: of blocks, of threads, and
+// whether the text has atomics.
 static void run(Reader reader) {
   const u32 launches = reader.take<u32>();
   for (launch_number = 0; launch_number < launches; ++launch_number) {
     Request request;
     request.module = &modules[reader.take<u32>()];
-    request.order = static_cast<Order>(reader.take<u32>());
+    const u32 orders = reader.take<u32>();
+    request.block_order = static_cast<Order>(orders & 0xffu);
+    request.thread_order = static_cast<Order>(orders >> 8 & 0xffu);
+    request.atomics = orders >> 16 != 0;
     request.checked = reader.take<u32>() != 0;
     request.threads = reader.take<u32>();
     request.dynamic_bytes = reader.take<u32>();
@@ -177,7 +181,8 @@ int main() {
   // Where the parent is killed, stdin closes only once the running kernel is done: do not wait for that.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   kvf::catch_crashes();
-  kvf::stacks = kvf::map_stacks(kvf::max_threads);
+  // A second block may stand still while one runs.
+  kvf::stacks = kvf::map_stacks(2 * kvf::max_threads);
   if (kvf::stacks == nullptr || !kvf::open_memory()) return 3;
   struct {
     u32 message, unused;

@@ -1,6 +1,6 @@
 // Runs a grid: block after block, each as fibers, until all have exited or one faults.
 #pragma once
-#include "checks.h"
+#include "held_block.h"
 
 namespace kvf {
 
@@ -9,7 +9,10 @@ struct Request {
   u32 grid[3] = {0, 0, 0};
   u32 threads = 0;
   u32 dynamic_bytes = 0;
-  Order order = Order::ascending;
+  Order block_order = Order::ascending;
+  Order thread_order = Order::ascending;
+  // The text has atomics, at which the order 'starved' can hold a block.
+  bool atomics = false;
   u64 seed = 0;
   bool checked = false;
 };
@@ -39,7 +42,15 @@ inline void poison_shared() {
   memset(known + module.dynamic_begin / 8, 0, launch.dynamic_bytes / 8 + 1);
 }
 
-inline void run_block(const Request& request, u64 linear) {
+inline void set_block_index(const Request& request, u64 linear) {
+  blockIdx.x = static_cast<u32>(linear % request.grid[0]);
+  blockIdx.y = static_cast<u32>(linear / request.grid[0] % request.grid[1]);
+  blockIdx.z = static_cast<u32>(linear / request.grid[0] / request.grid[1]);
+}
+
+// Runs a block to its end, to its fault, or to where it is held. A block that may be held has stacks of its own.
+inline void run_block(const Request& request, u64 linear, u32 first_stack = 0) {
+  set_block_index(request, linear);
   block.linear = linear;
   block.threads = request.threads;
   block.waiting = 0;
@@ -47,7 +58,9 @@ inline void run_block(const Request& request, u64 linear) {
   block.ready_warps = 0;
   block.current_warp = 0;
   block.random = (request.seed * 0x9e3779b97f4a7c15ull ^ linear * 0xbf58476d1ce4e5b9ull) | 1;
-  ++block.epoch;
+  block.epoch = ++schedule.last_epoch;
+  block.failed = false;
+  block.held = false;
   launch.fences = 0;
   launch.acquired = false;
   poison_shared();
@@ -63,14 +76,14 @@ inline void run_block(const Request& request, u64 linear) {
   for (u32 i = 0; i < request.threads; ++i) {
     Thread& thread = block.thread[i];
     thread.index = i;
-    thread.stack = stack_low(stacks, i);
+    thread.stack = stack_low(stacks, first_stack + i);
     thread.copies.clear();
     thread.copy_group = 0;
     thread.line = 0;
     prepare_context(thread.context, thread.stack, i, fiber_main);
     set_ready(thread);
   }
-  block.current_warp = pick_bit(block.ready_warps);
+  block.current_warp = pick_warp();
   block.current = pick_thread();
   threadIdx = uint3{block.current->index, 0, 0};
   switch_context(block.main, block.current->context);
@@ -81,8 +94,9 @@ inline void open_launch(const Request& request) {
   launch.checked = request.checked;
   launch.module = request.module;
   launch.dynamic_bytes = request.dynamic_bytes;
-  block.order = request.order;
-  block.failed = false;
+  schedule.order = request.thread_order;
+  schedule.starved = static_cast<u32>(request.seed % request.threads);
+  schedule.hold = Hold::nowhere;
   blockDim = uint3{request.threads, 1, 1};
   gridDim = uint3{request.grid[0], request.grid[1], request.grid[2]};
   if (!request.checked) return;
@@ -103,24 +117,45 @@ inline void open_launch(const Request& request) {
   }
 }
 
+inline std::vector<u32> shuffled_blocks(u64 blocks, u64 seed) {
+  std::vector<u32> shuffled(blocks);
+  for (u32 i = 0; i < blocks; ++i) shuffled[i] = i;
+  block.random = seed * 0x9e3779b97f4a7c15ull | 1;
+  for (u64 i = blocks; i > 1; --i) std::swap(shuffled[i - 1], shuffled[next_random() % i]);
+  return shuffled;
+}
+
+// One block starts first and stands still until all others have ended: at its first atomic on a binding, before it or
+// after it, or where the text has none at its first barrier.
+inline bool run_starved(const Request& request, u64 blocks) {
+  const u64 starved = (request.seed >> 1) % blocks;
+  const Hold at_atomic = request.seed % 2 == 1 ? Hold::before_atomic : Hold::after_atomic;
+  schedule.hold = request.atomics ? at_atomic : Hold::at_barrier;
+  run_block(request, starved, max_threads);
+  schedule.hold = Hold::nowhere;
+  if (block.failed) return false;
+  const bool held = block.held;
+  if (held) put_aside();
+  for (u64 i = 0; i < blocks; ++i) {
+    if (i == starved) continue;
+    run_block(request, i);
+    if (block.failed) return false;
+  }
+  if (!held) return true;
+  set_block_index(request, starved);
+  resume_block();
+  return !block.failed;
+}
+
 // False on a fault, which is then in block.fault.
 inline bool run_grid(const Request& request) {
   const u64 blocks = static_cast<u64>(request.grid[0]) * request.grid[1] * request.grid[2];
+  const Order order = request.block_order;
+  if (order == Order::starved && blocks > 1) return run_starved(request, blocks);
   std::vector<u32> shuffled;
-  if (request.order == Order::shuffled) {
-    shuffled.resize(blocks);
-    for (u32 i = 0; i < blocks; ++i) shuffled[i] = i;
-    block.random = request.seed * 0x9e3779b97f4a7c15ull | 1;
-    for (u64 i = blocks; i > 1; --i) std::swap(shuffled[i - 1], shuffled[next_random() % i]);
-  }
+  if (order == Order::shuffled) shuffled = shuffled_blocks(blocks, request.seed);
   for (u64 i = 0; i < blocks; ++i) {
-    const u64 linear = request.order == Order::shuffled     ? shuffled[i]
-                       : request.order == Order::descending ? blocks - 1 - i
-                                                            : i;
-    blockIdx.x = static_cast<u32>(linear % request.grid[0]);
-    blockIdx.y = static_cast<u32>(linear / request.grid[0] % request.grid[1]);
-    blockIdx.z = static_cast<u32>(linear / request.grid[0] / request.grid[1]);
-    run_block(request, linear);
+    run_block(request, order == Order::shuffled ? shuffled[i] : order == Order::descending ? blocks - 1 - i : i);
     if (block.failed) return false;
   }
   return true;

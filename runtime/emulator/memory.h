@@ -16,6 +16,20 @@ const u32 slot_shift = 8;       // bindings start at multiples of 256 bytes
 const u32 max_bindings = 32;
 const u8 poison = 0xff;         // NaN as f32 and as f16, -1 as an integer
 
+// Who touched a 4-byte word, by thread. `epoch` is that of the block, `warp_epoch` counts __syncwarp().
+struct ThreadAccess {
+  u32 epoch;
+  u32 warp_epoch;
+  u32 pc;  // return address, from the start of the module
+  u32 thread : 12;
+  u32 atomic : 1;
+  u32 mask : 4;
+};
+// The last writer, the first reader, and another reader, of another warp where there was one.
+struct ThreadCell {
+  ThreadAccess write, read[2];
+};
+
 // Who touched a 4-byte word of a writable binding in this launch, by block.
 struct GlobalAccess {
   u32 block;  // number of the block in the life of the process; older than the launch means never
@@ -26,6 +40,7 @@ struct GlobalAccess {
 };
 struct GlobalCell {
   GlobalAccess write, read;
+  ThreadCell threads;
 };
 
 struct Buffer {

@@ -162,6 +162,12 @@ const checkedOptions = [
   '-fsanitize=thread,bounds,alignment,shift-exponent,integer-divide-by-zero',
 ];
 
+/** Local variables start as a pattern, which no sum survives, instead of what the register held; g++ from 12 on. */
+function patternOptions(version: string): readonly string[] {
+  const [, major] = /\b(\d+)\.\d+\.\d+\b/.exec(version) ?? [];
+  return Number(major) >= 12 ? ['-ftrivial-auto-var-init=pattern'] : [];
+}
+
 /** Compiles the text of one kernel, or finds it in the cache. */
 export async function buildKernel(
   toolchain: Toolchain,
@@ -170,7 +176,8 @@ export async function buildKernel(
   checked: boolean,
 ): Promise<Built> {
   const file = basename(name) || 'kernel.cu';
-  const options = [...commonOptions, ...toolchain.architecture, ...(checked ? checkedOptions : ['-O2', '-g1'])];
+  const mode = checked ? [...checkedOptions, ...patternOptions(toolchain.version)] : ['-O2', '-g1'];
+  const options = [...commonOptions, ...toolchain.architecture, ...mode];
   const key = keyOf('kernel', toolchain.fingerprint, file, source, ...options);
   const library = await cached(toolchain, key, 'kernel.so', async (folder) => {
     const text = join(folder, file);

@@ -16,6 +16,8 @@ export interface AttentionInput {
   readonly values: Matrix;
   /** Factor of every score; 1/sqrt(d) if left out. */
   readonly scale?: number;
+  /** Scores become `cap * tanh(score / cap)` (Gemma 2); as they are if left out. */
+  readonly cap?: number | undefined;
 }
 
 /**
@@ -25,12 +27,13 @@ export interface AttentionInput {
  * const one = { rows: 1, columns: 2, data: Float64Array.of(3, 4) };
  * attend({ query: Float64Array.of(1, 0), keys: one, values: one }).output; // [3, 4]
  */
-export function attend({ query, keys, values, scale = 1 / Math.sqrt(query.length) }: AttentionInput): AttentionPart {
+export function attend(input: AttentionInput): AttentionPart {
+  const { query, keys, values, scale = 1 / Math.sqrt(input.query.length), cap } = input;
   const d = query.length;
   const scores = Float64Array.from({ length: keys.rows }, (_, token) => {
     let dot = 0;
     for (let i = 0; i < d; i++) dot += query[i]! * keys.data[token * d + i]!;
-    return dot * scale;
+    return cap === undefined ? dot * scale : cap * Math.tanh((dot * scale) / cap);
   });
   const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
   const output = new Float64Array(d);

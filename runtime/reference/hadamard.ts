@@ -5,7 +5,7 @@
  * @param n a power of two
  * @returns [n][n]
  * @example
- * hadamardMatrix(2); // [1, 1, 1, -1] / sqrt(2)
+ * hadamardMatrix(4).map((entry) => 2 * entry).slice(4, 8); // [1, -1, 1, -1]
  */
 export function hadamardMatrix(n: number): Float64Array {
   const matrix = new Float64Array(n * n);

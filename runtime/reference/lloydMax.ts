@@ -13,7 +13,7 @@ import { toHalf } from './quantize.js';
  * @param d channels of the unit vectors it is for
  * @returns [2^bits]
  * @example
- * lloydMaxLevels(1, 1); // [-0.7979, 0.7979]: sqrt(2/pi)
+ * lloydMaxLevels(1, 1); // [-Math.sqrt(2 / Math.PI), Math.sqrt(2 / Math.PI)], to rounding
  */
 export function lloydMaxLevels(bits: number, d: number, rounds = 100): Float64Array {
   const count = 2 ** bits;

@@ -7,7 +7,7 @@ export function normalDensity(x: number): number {
  * P(X < x) for X from N(0, 1), to 1e-13 relative to itself for x <= 0, so that tails can be subtracted.
  *
  * @example
- * normalCdf(-1.959963984540054); // 0.025
+ * normalCdf(-1.959963984540054); // 0.025, to rounding
  */
 export function normalCdf(x: number): number {
   return x < 0 ? upperTail(-x) : 1 - upperTail(x);

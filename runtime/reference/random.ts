@@ -4,7 +4,7 @@
  *
  * @example
  * const random = seededRandom(1);
- * random(); // the same number in every run
+ * random(); // 0.6270739405881613
  */
 export function seededRandom(seed: number): () => number {
   let state = seed >>> 0;

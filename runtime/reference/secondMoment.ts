@@ -1,4 +1,4 @@
-import { unrotate } from './rope.js';
+import { type Rotation, unrotate } from './rope.js';
 import { type HeadTensor, type Matrix, vectorAt } from './shapes.js';
 
 /**
@@ -7,23 +7,27 @@ import { type HeadTensor, type Matrix, vectorAt } from './shapes.js';
  * @param keys after RoPE; token t stands at position t
  * @returns [count][heads*channels]
  */
-export function unrotatedRows(keys: HeadTensor, first: number, count: number, invFreq: readonly number[]): Matrix {
+export function unrotatedRows(keys: HeadTensor, first: number, count: number, rope: Rotation): Matrix {
   const columns = keys.heads * keys.channels;
   const data = new Float64Array(count * columns);
   for (let row = 0; row < count; row++) {
     for (let head = 0; head < keys.heads; head++) {
-      const key = unrotate(vectorAt(keys, head, first + row), first + row, invFreq);
+      const key = unrotate(vectorAt(keys, head, first + row), first + row, rope);
       data.set(key, row * columns + head * keys.channels);
     }
   }
   return { rows: count, columns, data };
 }
 
-/** Mean of the rows, [columns]; zero if there are none. */
-export function meanOf({ rows, columns, data }: Matrix): Float64Array {
+/**
+ * Mean of the rows, [columns]; zero if there are none.
+ *
+ * @param weights of the rows, their mean 1; all 1 if left out
+ */
+export function meanOf({ rows, columns, data }: Matrix, weights?: ArrayLike<number>): Float64Array {
   const mean = new Float64Array(columns);
   for (let row = 0; row < rows; row++) {
-    for (let i = 0; i < columns; i++) mean[i]! += data[row * columns + i]! / rows;
+    for (let i = 0; i < columns; i++) mean[i]! += ((weights?.[row] ?? 1) * data[row * columns + i]!) / rows;
   }
   return mean;
 }

@@ -1,6 +1,6 @@
 import { hadamard } from './hadamard.js';
 import { decodeStream } from './lloydMax.js';
-import { rotate } from './rope.js';
+import { type Rotation, rotate } from './rope.js';
 import { type Cache, emptyTensor, type HeadTensor, vectorAt } from './shapes.js';
 
 /** Tokens kept as they are, keys after RoPE; [kvHead][token][d], every number a float16. */
@@ -12,8 +12,12 @@ export interface ShardMiddle {
   /** Position of the first of them. */
   readonly firstPosition: number;
   readonly rank: number;
-  /** [M][R], symmetric integers. */
+  /** [M][R], integers. */
   readonly coefficientCodes: Int32Array;
+  /** What is added to every code: 0 for symmetric codes, 1/2 for mid-rise codes. */
+  readonly codeOffset: 0 | 0.5;
+  /** Bits of each group of 16 components, where the prompt decided them; a group without bits adds nothing. */
+  readonly groupBits?: readonly number[];
   /** [R], float16. */
   readonly coefficientScales: Float64Array;
   /** [W][R] */
@@ -22,6 +26,8 @@ export interface ShardMiddle {
   readonly basisScales: Float64Array;
   /** [W], mean of the keys before RoPE, float16. */
   readonly mean: Float64Array;
+  /** [W], float16 above 0: what the keys were multiplied with before they were coded; 1 where nothing is weighted. */
+  readonly weights: Float64Array;
   /** Channels one value code stands for. */
   readonly channels: number;
   /** [M][kvHeads*d/channels] */
@@ -49,8 +55,7 @@ export interface ShardParts {
   readonly kvHeads: number;
   /** Channels of a head, d. */
   readonly headDim: number;
-  /** Radians per position, [d/2]. */
-  readonly invFreq: readonly number[];
+  readonly rope: Rotation;
   readonly sinks: HalfSegment;
   readonly middle: ShardMiddle;
   readonly stream: ShardStream;
@@ -62,8 +67,8 @@ export interface ShardParts {
  * window.
  *
  * @example
- * const parts = encodeShard(cache, model, options);
- * attentionError({ queries, exact: cache, decoded: decodeShard(parts) });
+ * const decoded = decodeShard(encodeShard(exact, model, options));
+ * attentionError({ queries, exact, decoded }) < 0.02; // true
  */
 export function decodeShard(parts: ShardParts): Cache {
   const { sinks, middle, stream, window, kvHeads, headDim } = parts;
@@ -93,18 +98,20 @@ export function decodeShard(parts: ShardParts): Cache {
 /** The d channels of one head of one token of a segment. */
 type TokenDecoder = (head: number, token: number) => Float64Array;
 
-/** `k_hat = RoPE(mu + sum over r of (s_r * code) * (b_r * B8[:, r]))`. */
-function middleKey({ middle, headDim: d, invFreq }: ShardParts): TokenDecoder {
-  const { rank, firstPosition, coefficientCodes, coefficientScales, basisCodes, basisScales, mean } = middle;
+/** `k_hat = RoPE(mu + (1/w) * sum over r of s_r * (code + offset) * (b_r * B8[:, r]))`. */
+function middleKey({ middle, headDim: d, rope }: ShardParts): TokenDecoder {
+  const { rank, firstPosition, coefficientCodes, codeOffset, coefficientScales, basisCodes, basisScales } = middle;
   return (head, token) => {
-    const key = mean.slice(head * d, (head + 1) * d);
+    const key = middle.mean.slice(head * d, (head + 1) * d);
     for (let i = 0; i < d; i++) {
       for (let r = 0; r < rank; r++) {
-        const coefficient = coefficientScales[r]! * coefficientCodes[token * rank + r]!;
-        key[i]! += coefficient * basisScales[r]! * basisCodes[(head * d + i) * rank + r]!;
+        if (middle.groupBits?.[Math.floor(r / 16)] === 0) continue;
+        const coefficient = coefficientScales[r]! * (coefficientCodes[token * rank + r]! + codeOffset);
+        const weighted = coefficient * basisScales[r]! * basisCodes[(head * d + i) * rank + r]!;
+        key[i]! += weighted / middle.weights[head * d + i]!;
       }
     }
-    return rotate(key, firstPosition + token, invFreq);
+    return rotate(key, firstPosition + token, rope);
   };
 }
 

@@ -1,18 +1,29 @@
 import type { ModelShape } from '../../dsl/model.js';
 import { quantizeBasis, topEigenvectors } from './basis.js';
+import { unbiasedGain } from './gain.js';
 import { hadamard } from './hadamard.js';
 import { encodeStream, lloydMaxLevels } from './lloydMax.js';
+import { midRise } from './midRise.js';
+import { type ObservedWeights, observe, observedWeights } from './observe.js';
 import { quantize, toHalf } from './quantize.js';
 import { meanOf, secondMomentOf, unrotatedRows } from './secondMoment.js';
 import { type Cache, emptyTensor, type HeadTensor, type Matrix, vectorAt } from './shapes.js';
 import type { ShardMiddle, ShardParts, ShardStream } from './shard.js';
-import { assign, channelMaximum, kMeans } from './vectorQuantization.js';
+import { assign, channelMaximum, kMeans, smallestChannelMax } from './vectorQuantization.js';
+import { waterFill } from './waterFilling.js';
+import { queryWeights } from './weights.js';
 
 export interface ShardOptions {
   /** Components of the keys that are kept, at most kvHeads*d. */
   readonly rank: number;
-  /** Width of each group of components, in bits; one for every group. */
+  /** Width of each group of components, in bits; one for every group. Ignored where there is a budget. */
   readonly bits: readonly number[];
+  /** Bits of a token's key code: widths are then allocated, and codes mid-rise. */
+  readonly budget?: number;
+  /** Of the prompt's last positions, after RoPE: where given, all parts are fitted to what they ask. */
+  readonly queries?: HeadTensor;
+  /** Gains make the coded values unbiased. */
+  readonly unbiased?: boolean;
   /** Components in a group; the last may be shorter. */
   readonly group: number;
   /** Channels in a value code; a divisor of d. */
@@ -38,9 +49,10 @@ export interface ShardOptions {
  *
  * @param cache finite; keys after RoPE
  * @example
- * encodeShard(cache, presetModel('smollm2-135m'), {
- *   rank: 32, bits: [4], group: 64, channels: 4, entries: 256, iterations: 30, seed: 1, sinks: 4, window: 64,
+ * const { middle } = encodeShard(exact, model, {
+ *   rank: 16, bits: [4], group: 16, channels: 4, entries: 16, iterations: 30, seed: 1, sinks: 4, window: 8,
  * });
+ * middle.tokens; // exact.keys.tokens - 12
  */
 export function encodeShard(cache: Cache, model: ModelShape, options: ShardOptions): ShardParts {
   requireFitting(cache, model, options);
@@ -49,16 +61,17 @@ export function encodeShard(cache: Cache, model: ModelShape, options: ShardOptio
   const window = Math.min(options.window, total - sinks);
   const stream = Math.min(options.stream ?? 0, total - sinks - window);
   const middle = total - sinks - window - stream;
+  const observed = options.queries && observedBy(options.queries, cache, model, { first: sinks, count: middle });
   return {
     kvHeads: model.kvHeads,
     headDim: model.headDim,
-    invFreq: model.rope.invFreq,
+    rope: model.rope,
     sinks: kept(cache, 0, sinks),
     middle: {
       tokens: middle,
       firstPosition: sinks,
-      ...encodeKeys(unrotatedRows(cache.keys, sinks, middle, model.rope.invFreq), options),
-      ...encodeValues(slice(cache.values, sinks, middle), options),
+      ...encodeKeys(unrotatedRows(cache.keys, sinks, middle, model.rope), model, { ...options, observed }),
+      ...encodeValues(slice(cache.values, sinks, middle), { ...options, weights: observed?.values }),
     },
     stream: encodeTokens(
       slice(cache.keys, sinks + middle, stream),
@@ -69,6 +82,15 @@ export function encodeShard(cache: Cache, model: ModelShape, options: ShardOptio
   };
 }
 
+function observedBy(
+  queries: HeadTensor,
+  cache: Cache,
+  { scoreScale: scale, scoreCap: cap }: ModelShape,
+  { first, count }: { readonly first: number; readonly count: number },
+): ObservedWeights {
+  return observedWeights(observe({ ...cache, queries }, { scale, cap }, first, count));
+}
+
 function requireFitting({ keys, values }: Cache, model: ModelShape, options: ShardOptions): void {
   const { rank, bits, group, channels, entries } = options;
   const faults: [fault: boolean, message: string][] = [
@@ -76,7 +98,10 @@ function requireFitting({ keys, values }: Cache, model: ModelShape, options: Sha
     [values.heads !== keys.heads || values.tokens !== keys.tokens, 'values do not have the shape of the keys'],
     [values.channels !== keys.channels, 'values do not have the shape of the keys'],
     [rank < 1 || rank > model.width, `rank ${rank} is not in 1 to ${model.width}`],
-    [bits.length !== Math.ceil(rank / group), `${bits.length} widths for ${Math.ceil(rank / group)} groups`],
+    [
+      options.budget === undefined && bits.length !== Math.ceil(rank / group),
+      `${bits.length} widths for ${Math.ceil(rank / group)} groups`,
+    ],
     [model.headDim % channels !== 0, `${channels} channels a code do not divide a head of ${model.headDim}`],
     [entries < 1 || entries > 65536, `${entries} entries do not fit 16-bit codes`],
     [!keys.data.every(Number.isFinite) || !values.data.every(Number.isFinite), 'the cache is not finite'],
@@ -86,15 +111,38 @@ function requireFitting({ keys, values }: Cache, model: ModelShape, options: Sha
 
 type KeyParts = Pick<
   ShardMiddle,
-  'rank' | 'coefficientCodes' | 'coefficientScales' | 'basisCodes' | 'basisScales' | 'mean'
+  | 'rank'
+  | 'coefficientCodes'
+  | 'codeOffset'
+  | 'groupBits'
+  | 'coefficientScales'
+  | 'basisCodes'
+  | 'basisScales'
+  | 'mean'
+  | 'weights'
 >;
 
 /** @param rows [M][kvHeads*d], before RoPE */
-function encodeKeys(rows: Matrix, { rank, bits, group }: ShardOptions): KeyParts {
+function encodeKeys(
+  rows: Matrix,
+  { kvHeads, rope }: ModelShape,
+  options: ShardOptions & { readonly observed: ObservedWeights | undefined },
+): KeyParts {
+  const { rank, bits, group, budget, queries, observed } = options;
   const { columns: width, data } = rows;
-  const exactMean = meanOf(rows);
-  const { vectors } = topEigenvectors(secondMomentOf(rows, exactMean), rank);
+  const exactMean = meanOf(rows, observed?.tokens);
+  const weights = queries
+    ? queryWeights(queries, kvHeads, rope, observed?.heads).map(toHalf)
+    : new Float64Array(width).fill(1);
+  const roots = observed?.tokens.map(Math.sqrt) ?? new Float64Array(rows.rows).fill(1);
+  const weighted = data.map((x, at) => {
+    const i = at % width;
+    return roots[Math.floor(at / width)]! * weights[i]! * (x - exactMean[i]!);
+  });
+  const moment = secondMomentOf({ ...rows, data: weighted }, new Float64Array(width));
+  const { vectors, values } = topEigenvectors(moment, rank);
   const basis = quantizeBasis(vectors);
+  const allocated = budget === undefined ? undefined : allocate(values, group, budget);
   // Coefficients are about the mean that is stored, so that its rounding is not lost.
   const mean = exactMean.map(toHalf);
   const coefficientCodes = new Int32Array(rows.rows * rank);
@@ -102,26 +150,47 @@ function encodeKeys(rows: Matrix, { rank, bits, group }: ShardOptions): KeyParts
   for (let r = 0; r < rank; r++) {
     const coefficients = Float64Array.from({ length: rows.rows }, (_, token) => {
       let sum = 0;
-      for (let i = 0; i < width; i++) sum += vectors.data[i * rank + r]! * (data[token * width + i]! - mean[i]!);
+      for (let i = 0; i < width; i++) {
+        sum += vectors.data[i * rank + r]! * weights[i]! * (data[token * width + i]! - mean[i]!);
+      }
       return sum;
     });
-    const { codes, scale } = quantize(coefficients, bits[Math.floor(r / group)]!);
+    const index = Math.floor(r / group);
+    const { codes, scale } = allocated
+      ? midRise(coefficients, allocated[index]!)
+      : quantize(coefficients, bits[index]!);
     coefficientScales[r] = scale;
     for (let token = 0; token < rows.rows; token++) coefficientCodes[token * rank + r] = codes[token]!;
   }
   return {
     rank,
     coefficientCodes,
+    codeOffset: allocated ? 0.5 : 0,
+    ...(allocated ? { groupBits: allocated } : {}),
     coefficientScales,
     basisCodes: basis.codes,
     basisScales: basis.scales,
     mean,
+    weights,
   };
+}
+
+/** Widths of whole groups, by the variances of their components. */
+function allocate(values: Float64Array, group: number, budget: number): readonly number[] {
+  const variances = Array.from({ length: values.length / group }, (_, index) =>
+    values.subarray(index * group, (index + 1) * group).reduce((sum, value) => sum + value, 0),
+  );
+  return waterFill(variances, Math.floor(budget / group)).bits;
 }
 
 type ValueParts = Pick<ShardMiddle, 'channels' | 'valueCodes' | 'codebook' | 'channelMax'>;
 
-function encodeValues(values: HeadTensor, { channels, entries, iterations, seed }: ShardOptions): ValueParts {
+/** @param options with the weights of [token][head] in the codebook */
+function encodeValues(
+  values: HeadTensor,
+  options: ShardOptions & { readonly weights: Float64Array | undefined },
+): ValueParts {
+  const { channels, entries, iterations, seed, unbiased = false } = options;
   const { heads, tokens, channels: d } = values;
   const channelMax = new Float64Array(heads * d);
   const scaled = new Float64Array(tokens * heads * d);
@@ -135,8 +204,26 @@ function encodeValues(values: HeadTensor, { channels, entries, iterations, seed 
     }
   }
   const points = { rows: scaled.length / channels, columns: channels, data: scaled };
-  const codebook = kMeans(points, { entries, iterations, seed }).data.map(toHalf);
+  // A point is a part of one head's vector.
+  const { weights: ofVectors } = options;
+  const ofPoint = (_: unknown, row: number) => ofVectors![Math.floor((row * channels) / d)]!;
+  const weights = ofVectors && Float64Array.from({ length: points.rows }, ofPoint);
+  const codebook = kMeans(points, { entries, iterations, seed, weights }).data.map(toHalf);
   const valueCodes = assign(points, { rows: entries, columns: channels, data: codebook });
+  if (unbiased) {
+    // Sums of y * y and of y * coded y, both over the square of the channel's maximum.
+    const squares = new Float64Array(heads * d);
+    const products = new Float64Array(heads * d);
+    for (const [at, y] of scaled.entries()) {
+      const channel = at % (heads * d);
+      squares[channel]! += y * y;
+      products[channel]! += y * codebook[valueCodes[Math.floor(at / channels)]! * channels + (at % channels)]!;
+    }
+    for (const [channel, largest] of channelMax.entries()) {
+      const gain = unbiasedGain(squares[channel]!, products[channel]!);
+      channelMax[channel] = toHalf(Math.max(smallestChannelMax, largest * gain));
+    }
+  }
   return { channels, valueCodes, codebook, channelMax };
 }
 

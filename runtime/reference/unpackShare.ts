@@ -45,6 +45,19 @@ export function unpackShare(
 
   const coefficientCodes = new Int32Array(middleTokens * g.rank);
   const keyCodes = part('keyCodes');
+  const groupBits: number[] = [];
+  for (let group = 0; group < g.allocatedGroups; group++) {
+    const firstBit = readField(part('keyWidths'), { offset: group * 32 + 4, width: 28 });
+    const bits = readField(part('keyWidths'), { offset: group * 32, width: 4 });
+    groupBits.push(bits);
+    for (let token = 0; token < middleTokens; token++) {
+      for (let i = 0; i < 16 && bits > 0; i++) {
+        const offset = token * g.keyRowWords * 32 + firstBit + i * bits;
+        coefficientCodes[token * g.rank + group * 16 + i] =
+          readField(keyCodes, { offset, width: bits }) - 2 ** (bits - 1);
+      }
+    }
+  }
   for (let token = 0; token < middleTokens; token++) {
     for (const { firstComponent, components, bits, firstWord } of g.keyGroups) {
       if (bits === 0) continue;
@@ -82,17 +95,20 @@ export function unpackShare(
   return {
     kvHeads: g.kvHeads,
     headDim: g.headDim,
-    invFreq: g.model.rope.invFreq,
+    rope: g.model.rope,
     sinks: { keys: exact('sinkKeys', sinkTokens, sinkSlot), values: exact('sinkValues', sinkTokens, sinkSlot) },
     middle: {
       tokens: middleTokens,
       firstPosition: sinkTokens,
       rank: g.rank,
       coefficientCodes,
+      codeOffset: g.allocatedGroups > 0 ? 0.5 : 0,
+      ...(g.allocatedGroups > 0 ? { groupBits } : {}),
       coefficientScales: halves('keyScales', g.rank),
       basisCodes,
       basisScales: halves('keyBasisScales', g.rank),
       mean: halves('keyMean', g.width),
+      weights: g.weighted ? halves('keyWeights', g.width) : new Float64Array(g.width).fill(1),
       channels: g.channels,
       valueCodes: Uint16Array.from({ length: middleTokens * vectors }, (_, i) => valueCodes[i]!),
       codebook: halves('codebook', g.entries * g.channels),

@@ -70,18 +70,20 @@ export function inertia(points: Matrix, centroids: Matrix): number {
  * One round of Lloyd's algorithm: each centroid moves to the mean of the points nearest to it; one without points
  * stays where it is.
  *
+ * @param weights of the points in the means; all alike if left out
  * @example
  * const points = { rows: 3, columns: 1, data: Float64Array.of(0, 1, 10) };
  * lloydStep(points, { rows: 2, columns: 1, data: Float64Array.of(0, 9) }).data; // [0.5, 10]
  */
-export function lloydStep(points: Matrix, centroids: Matrix): Matrix {
+export function lloydStep(points: Matrix, centroids: Matrix, weights?: Float64Array): Matrix {
   const { columns } = points;
   const sums = new Float64Array(centroids.data.length);
   const counts = new Float64Array(centroids.rows);
   for (let row = 0; row < points.rows; row++) {
     const { index } = nearestCentroid(points, row, centroids);
-    counts[index]!++;
-    for (let i = 0; i < columns; i++) sums[index * columns + i]! += points.data[row * columns + i]!;
+    const weight = weights?.[row] ?? 1;
+    counts[index]! += weight;
+    for (let i = 0; i < columns; i++) sums[index * columns + i]! += weight * points.data[row * columns + i]!;
   }
   const data = sums.map((sum, at) => {
     const count = counts[Math.floor(at / columns)]!;
@@ -94,6 +96,8 @@ export interface KMeansOptions {
   readonly entries: number;
   readonly iterations: number;
   readonly seed: number;
+  /** Of the points in the means, not in the start; all alike if left out. */
+  readonly weights?: Float64Array | undefined;
   /** Points that the start is drawn from; all of them if there are no more. Default 16384. */
   readonly sample?: number;
 }
@@ -101,7 +105,7 @@ export interface KMeansOptions {
 /** Codebook of `points` in float64 (not yet rounded): k-means++ start, then `iterations` Lloyd rounds. */
 export function kMeans(points: Matrix, options: KMeansOptions): Matrix {
   let centroids = plusPlusStart(points, options);
-  for (let round = 0; round < options.iterations; round++) centroids = lloydStep(points, centroids);
+  for (let round = 0; round < options.iterations; round++) centroids = lloydStep(points, centroids, options.weights);
   return centroids;
 }
 

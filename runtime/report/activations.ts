@@ -13,9 +13,11 @@ export interface LayerActivations {
   /** f16 bits [KV heads][tokens][head dim], keys after RoPE. */
   readonly keyBits: Uint16Array;
   readonly valueBits: Uint16Array;
-  /** The same numbers. */
+  /** f16 bits [heads][last positions][head dim], after RoPE. */
+  readonly queryBits: Uint16Array;
+  /** The same keys and values. */
   readonly exact: Cache;
-  /** [heads][last positions][head dim], after RoPE. */
+  /** The queries before they are rounded to f16. */
   readonly queries: HeadTensor;
   /** Tokens that each of these queries sees. */
   readonly visible: readonly number[];
@@ -65,13 +67,15 @@ function readLayer(file: Safetensors, model: ModelShape, layer: number): LayerAc
   const tokens = keys.shape[1]!;
   const count = queries.shape[1]!;
   const positions = Array.from({ length: count }, (_, index) => tokens - count + index);
+  const turned = rotated(headTensor(queries), positions, model);
   return {
     layer,
     tokens,
     keyBits: bitsOf(keys),
     valueBits: bitsOf(values),
+    queryBits: halfBitsOf(turned),
     exact: { keys: headTensor(keys), values: headTensor(values) },
-    queries: rotated(headTensor(queries), positions, model),
+    queries: turned,
     visible: positions.map((position) => position + 1),
   };
 }
@@ -90,7 +94,7 @@ function rotated(plain: HeadTensor, positions: readonly number[], model: ModelSh
   const turned = emptyTensor(plain.heads, plain.tokens, plain.channels);
   for (let head = 0; head < plain.heads; head++) {
     for (const [index, position] of positions.entries()) {
-      vectorAt(turned, head, index).set(rotate(vectorAt(plain, head, index), position, model.rope.invFreq));
+      vectorAt(turned, head, index).set(rotate(vectorAt(plain, head, index), position, model.rope));
     }
   }
   return turned;
@@ -102,11 +106,16 @@ export function lastQuery(queries: HeadTensor): { readonly bits: Uint16Array; re
   for (let head = 0; head < queries.heads; head++) {
     vectorAt(rows, head, 0).set(vectorAt(queries, head, queries.tokens - 1).map((x) => f16round(x)));
   }
-  const view = new DataView(new ArrayBuffer(rows.data.length * 2));
-  rows.data.forEach((value, index) => {
+  return { bits: halfBitsOf(rows), rows };
+}
+
+/** Rounded to f16. */
+function halfBitsOf({ data }: HeadTensor): Uint16Array {
+  const view = new DataView(new ArrayBuffer(data.length * 2));
+  data.forEach((value, index) => {
     setFloat16(view, index * 2, value, true);
   });
-  return { bits: new Uint16Array(view.buffer), rows };
+  return new Uint16Array(view.buffer);
 }
 
 function invalid(at: string, expected: string, received: string, cause?: Error): KvforgeError {

@@ -43,7 +43,7 @@ export async function drawFigures(
 
 async function keyFigure({ layer, exact }: LayerActivations, { model, headDim }: Geometry): Promise<Figure> {
   const after = tokenRows(exact.keys);
-  const before = plainKeys(exact.keys, model.rope.invFreq);
+  const before = plainKeys(exact.keys, model.rope);
   const narrowing = Array.from({ length: after.columns }, (_, index) => {
     return { index, gain: deviation(column(after, index)) / deviation(column(before, index)) };
   });
@@ -96,7 +96,7 @@ async function valueFigure({ layer, exact }: LayerActivations): Promise<Figure> 
 async function spectrumFigure(layers: readonly LayerActivations[], { rank, width, model }: Geometry): Promise<Figure> {
   const spectra = layers.flatMap(({ layer, exact }) => [
     { layer, series: 'after RoPE, as cached', energy: cumulativeEnergy(tokenRows(exact.keys)) },
-    { layer, series: 'RoPE undone', energy: cumulativeEnergy(plainKeys(exact.keys, model.rope.invFreq)) },
+    { layer, series: 'RoPE undone', energy: cumulativeEnergy(plainKeys(exact.keys, model.rope)) },
   ]);
   const kept = (energy: readonly number[]) => `${Math.round(energy[rank - 1]! * 100)}%`;
   const gains = layers.map(({ layer }) => {

@@ -51,8 +51,11 @@ export async function measureLayer(
   const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0 });
   try {
     const started = performance.now();
-    if (given) cache.writeShare(0, given.share, given.lengths);
-    else await cache.prefill(0, activations.keyBits, activations.valueBits, tokens);
+    if (given) await cache.writeShare(0, given.share, given.lengths);
+    else {
+      const { keyBits, valueBits, queryBits } = activations;
+      await cache.prefill(0, { keys: keyBits, values: valueBits, queries: queryBits, tokens });
+    }
     const encoded = performance.now();
     const query = lastQuery(queries);
     const output = await cache.attend(query.bits);

@@ -1,5 +1,6 @@
 import { topEigenvectors } from '../reference/basis.js';
 import { hadamard } from '../reference/hadamard.js';
+import type { Rotation } from '../reference/rope.js';
 import { meanOf, secondMomentOf, unrotatedRows } from '../reference/secondMoment.js';
 import { type HeadTensor, type Matrix, vectorAt } from '../reference/shapes.js';
 import { channelMaximum } from '../reference/vectorQuantization.js';
@@ -39,8 +40,8 @@ export function tokenRows(tensor: HeadTensor): Matrix {
 }
 
 /** Keys with RoPE undone. */
-export function plainKeys(keys: HeadTensor, invFreq: readonly number[]): Matrix {
-  return unrotatedRows(keys, 0, keys.tokens, invFreq);
+export function plainKeys(keys: HeadTensor, rope: Rotation): Matrix {
+  return unrotatedRows(keys, 0, keys.tokens, rope);
 }
 
 export function column({ rows, columns, data }: Matrix, index: number): Float64Array {

@@ -4,8 +4,10 @@ import type { Cache, ShardParts } from '../reference/index.js';
 import { attendSetting } from './attendDraws.js';
 import type { AppendDraw } from './caseDraws.js';
 import { checkStream } from './checkStream.js';
+import { drawnLayer } from './drawnLayer.js';
 import { halfBits, halfValues, numbers } from './draws.js';
 import { type Bench, checkExact, checkReads, type Held, readHeld } from './held.js';
+import { drawPromptQueries } from './promptQueries.js';
 
 /** Parts that appending a token may change. */
 const changing = /^(window|stream)/;
@@ -61,8 +63,9 @@ async function open(kernels: LoadedKernels, { start, prompts, codes, appended, k
     const spacious = { ...codes, sequences: codes.sequences.map((sequence) => ({ ...sequence, spare: appended })) };
     const { layout, lengths, share } = attendSetting(g, spacious).sequences[0]!;
     const { sinks, middle, window, stream } = layout.capacity;
-    const cache = KvCache.open(kernels, { sequences: 1, tokens: sinks + middle + window, generated: stream });
-    cache.writeShare(0, share, lengths);
+    const tokens = sinks + middle + window;
+    const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: stream, layer: drawnLayer(g, seed) });
+    await cache.writeShare(0, share, lengths);
     return cache;
   }
   const tokens = start === 'prompt' ? Math.max(...prompts) : 0;
@@ -70,12 +73,14 @@ async function open(kernels: LoadedKernels, { start, prompts, codes, appended, k
     sequences: start === 'prompt' ? prompts.length : 1,
     tokens,
     generated: appended,
+    layer: drawnLayer(g, seed),
   });
   if (start === 'prompt') {
     for (const [sequence, count] of prompts.entries()) {
       const drawn = (salt: number) =>
         halfBits(numbers({ kind, seed: seed + 10 * sequence + salt }, count * g.kvHeads, g.headDim));
-      await cache.prefill(sequence, drawn(3), drawn(4), count);
+      const queries = g.weighted ? { queries: drawPromptQueries(g, count, seed).bits } : {};
+      await cache.prefill(sequence, { keys: drawn(3), values: drawn(4), tokens: count, ...queries });
     }
   }
   return cache;

@@ -1,14 +1,13 @@
 import fc from 'fast-check';
-import { layoutSequence, type SequenceLayout } from '../../codegen/plan/layout.js';
+import { layoutSequence, recordWords, type SequenceLayout } from '../../codegen/plan/layout.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import { type SequenceLengths, writeRecord } from '../record.js';
 import {
-  attend,
   type Cache,
   decodeShard,
   emptyTensor,
-  headRows,
   normalFrom,
+  pairChannels,
   type ShardParts,
   seededRandom,
   toHalf,
@@ -18,6 +17,7 @@ import { buildTables } from '../tables.js';
 import { halfBits } from './draws.js';
 import { packParts } from './packParts.js';
 import { streamValues } from './streamValues.js';
+import { attendVisible } from './visible.js';
 
 /** One sequence with codes of random content: what a kernel reads depends on nothing else. */
 export interface SequenceDraw {
@@ -29,6 +29,8 @@ export interface SequenceDraw {
   /** Rows that the parts have beyond those in use. */
   readonly spare: number;
   readonly splits: number;
+  /** Tokens that a query sees, its own included; 0 for all. */
+  readonly slidingWindow: number;
   /** Magnitude of the largest score, in natural units; 0 is a query of zeros. */
   readonly reach: number;
   /** Query along the key of a token, which then holds nearly all weight if the reach is large. */
@@ -39,6 +41,8 @@ export interface SequenceDraw {
 
 export interface AttendDraw {
   readonly sequences: readonly SequenceDraw[];
+  /** Query tokens of every sequence, its last ones; there may be more of them than tokens. */
+  readonly queries: number;
   readonly seed: number;
 }
 
@@ -49,8 +53,7 @@ const length = (most: number) =>
     fc.integer({ min: 0, max: most }),
   );
 
-/** @param mostReach largest score drawn, in natural units */
-export function attendDraws(g: Geometry, mostReach = 40): fc.Arbitrary<AttendDraw> {
+export function attendDraws(g: Geometry): fc.Arbitrary<AttendDraw> {
   const { sinks, window } = g.scheme;
   const sequence = fc.record({
     sinks: length(sinks),
@@ -60,11 +63,20 @@ export function attendDraws(g: Geometry, mostReach = 40): fc.Arbitrary<AttendDra
     windowStart: fc.integer({ min: 0, max: window - 1 }),
     spare: fc.integer({ min: 0, max: 3 }),
     splits: fc.integer({ min: 1, max: 8 }),
-    reach: fc.constantFrom(...[0, 0.01, 1, 10, 40].filter((reach) => reach <= mostReach)),
+    slidingWindow: fc.oneof(
+      { weight: 3, arbitrary: fc.constant(0) },
+      { weight: 1, arbitrary: fc.constantFrom(1, 16, 17) },
+      { weight: 1, arbitrary: fc.integer({ min: 1, max: 120 }) },
+    ),
+    reach: fc.constantFrom(0, 0.01, 1, 10, 40),
     aligned: fc.boolean(),
     magnitude: fc.constantFrom(1, 1e-2, 1e-3, 30),
   });
-  return fc.record({ sequences: fc.array(sequence, { minLength: 1, maxLength: 3 }), seed: fc.nat({ max: 0xffff }) });
+  return fc.record({
+    sequences: fc.array(sequence, { minLength: 1, maxLength: 3 }),
+    queries: fc.oneof({ weight: 3, arbitrary: fc.constant(1) }, { weight: 1, arbitrary: fc.constantFrom(2, 3) }),
+    seed: fc.nat({ max: 0xffff }),
+  });
 }
 
 export interface AttendSetting {
@@ -72,7 +84,7 @@ export interface AttendSetting {
   readonly cache: Uint8Array;
   readonly query: Uint16Array;
   readonly tables: Float32Array;
-  /** [sequences][heads][head dim], in float64 from the same codes. */
+  /** [sequences][queries][heads][head dim], in float64 from the same codes. */
   readonly expected: Float64Array;
   readonly sequences: readonly SequenceSetting[];
 }
@@ -88,15 +100,15 @@ export interface SequenceSetting {
 }
 
 /** The device memory of a draw, and what attention over it is. Bytes that no kernel may read are 0xff: NaN. */
-export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): AttendSetting {
+export function attendSetting(g: Geometry, { sequences, queries, seed }: AttendDraw): AttendSetting {
   const random = seededRandom(seed);
   const layouts = sequences.map(({ middle, stream, spare }) =>
     layoutSequence(g, { tokens: g.scheme.sinks + middle + spare + g.scheme.window, generated: stream + spare }),
   );
   const guard = 256;
   const cache = new Uint8Array(layouts.reduce((bytes, layout) => bytes + layout.bytes + guard, guard)).fill(0xff);
-  const records = new Uint32Array(sequences.length * 64);
-  const query = new Uint16Array(sequences.length * g.heads * g.headDim);
+  const records = new Uint32Array(sequences.length * recordWords);
+  const query = new Uint16Array(sequences.length * queries * g.heads * g.headDim);
   const expected = new Float64Array(query.length);
   const longest = Math.max(...sequences.map(({ sinks, middle, stream, window }) => sinks + middle + stream + window));
   const settings: SequenceSetting[] = [];
@@ -112,22 +124,30 @@ export function attendSetting(g: Geometry, { sequences, seed }: AttendDraw): Att
       windowStart: draw.windowStart,
       promptTokens: draw.sinks + draw.middle + draw.window,
     };
-    records.set(writeRecord(layout, base, lengths), index * 64);
+    const { slidingWindow } = draw;
+    records.set(writeRecord(layout, base, lengths, { slidingWindow }), index * recordWords);
     const share = cache.subarray(base, base + layout.bytes);
     packParts(g, layout, { ...parts, windowStart: draw.windowStart }, share);
     const decoded = decodeShard(parts);
     settings.push({ layout, lengths, share, decoded });
-    for (let head = 0; head < g.heads; head++) {
-      const kvHead = Math.floor(head / g.groupSize);
-      const q = drawQuery(draw, decoded, kvHead, random);
-      const at = (index * g.heads + head) * g.headDim;
+    for (let row = 0; row < queries * g.heads; row++) {
+      const kvHead = Math.floor((row % g.heads) / g.groupSize);
+      const q = drawQuery(g, draw, { decoded, kvHead }, random);
+      const at = (index * queries * g.heads + row) * g.headDim;
       query.set(halfBits(q), at);
-      const [keys, values] = [headRows(decoded.keys, kvHead), headRows(decoded.values, kvHead)];
-      expected.set(attend({ query: q, keys, values }).output, at);
+      const after = queries - 1 - Math.floor(row / g.heads);
+      expected.set(attendVisible(g, decoded, { query: q, kvHead, after, slidingWindow }), at);
     }
     base += layout.bytes + guard;
   });
-  return { records, cache, query, tables: buildTables(g, longest), expected, sequences: settings };
+  return {
+    records,
+    cache,
+    query,
+    tables: buildTables(g, longest, g.model.rope.invFreq),
+    expected,
+    sequences: settings,
+  };
 }
 
 function drawParts(
@@ -144,12 +164,15 @@ function drawParts(
     keys: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, key) },
     values: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, normal) },
   });
+  const groupBits = drawWidths(g, below);
   const widthOf = Array.from({ length: g.rank }, (_, r) => {
+    if (g.allocatedGroups > 0) return groupBits[Math.floor(r / 16)]!;
     const group = g.keyGroups.find(({ firstComponent, components }) => r < firstComponent + components)!;
     return group.bits;
   });
-  // As from an encoder: a component without bits has no scale; basis columns have unit length, on average.
-  const limitOf = widthOf.map((bits) => (bits === 0 ? 0 : 2 ** (bits - 1) - 1));
+  // As from an encoder: a component without bits has no scale; basis columns have unit length, on average. Mid-rise
+  // codes reach half a step further down than up, and there are as many of them as fields.
+  const limitOf = widthOf.map((bits) => (bits === 0 ? 0 : 2 ** (bits - 1) - (g.allocatedGroups > 0 ? 0 : 1)));
   const coefficientScales = Float64Array.from(limitOf, (limit) =>
     limit === 0 ? 0 : toHalf((magnitude * random() * Math.sqrt(g.width)) / limit),
   );
@@ -159,7 +182,7 @@ function drawParts(
   return {
     kvHeads: g.kvHeads,
     headDim: g.headDim,
-    invFreq: g.model.rope.invFreq,
+    rope: g.model.rope,
     sinks: exact(sinks),
     middle: {
       tokens: middle,
@@ -167,12 +190,15 @@ function drawParts(
       rank: g.rank,
       coefficientCodes: Int32Array.from({ length: middle * g.rank }, (_, i) => {
         const limit = limitOf[i % g.rank]!;
-        return below(2 * limit + 1) - limit;
+        return below(2 * limit + (g.allocatedGroups > 0 ? 0 : 1)) - limit;
       }),
+      codeOffset: g.allocatedGroups > 0 ? 0.5 : 0,
+      ...(g.allocatedGroups > 0 ? { groupBits } : {}),
       coefficientScales,
       basisCodes: Int8Array.from({ length: g.width * g.rank }, () => below(255) - 127),
       basisScales: halves(g.rank, () => (0.5 + random()) / 73 / Math.sqrt(g.width)),
       mean: halves(g.width, () => meanFactor * key()),
+      weights: drawWeights(g, random),
       channels: g.channels,
       valueCodes: Uint16Array.from({ length: (middle * g.width) / g.channels }, () => below(g.entries)),
       codebook: halves(g.entries * g.channels, () => random() * 2 - 1),
@@ -192,13 +218,40 @@ function drawParts(
   };
 }
 
+/** Widths as an encoder may find them: in no order, and not always all of the budget. */
+function drawWidths(g: Geometry, below: (limit: number) => number): number[] {
+  const widths = [0, 1, 2, 3, 4, 5, 6, 8];
+  let left = g.keyRowWords * 2;
+  return Array.from({ length: g.allocatedGroups }, () => {
+    const bits = widths[below(widths.length)]!;
+    if (bits > left) return 0;
+    left -= bits;
+    return bits;
+  });
+}
+
+/** Between 1/8 and 1 and, as rotation demands it, the same for both channels of a rotary pair. */
+function drawWeights(g: Geometry, random: () => number): Float64Array {
+  const weights = new Float64Array(g.width).fill(1);
+  if (!g.weighted) return weights;
+  for (let i = 0; i < g.width; i++) weights[i] = toHalf(2 ** (-3 * random()));
+  for (let head = 0; head < g.kvHeads; head++) {
+    for (let j = 0; j < g.rotaryPairs; j++) {
+      const [a, b] = pairChannels(g.model.rope, j);
+      weights[head * g.headDim + b] = weights[head * g.headDim + a]!;
+    }
+  }
+  return weights;
+}
+
 /** A query whose largest score has the drawn magnitude, as far as f16 holds it. */
 export function drawQuery(
+  g: Geometry,
   { reach, aligned }: Pick<SequenceDraw, 'reach' | 'aligned'>,
-  { keys }: Cache,
-  kvHead: number,
+  { decoded, kvHead }: { readonly decoded: Cache; readonly kvHead: number },
   random: () => number,
 ): Float64Array {
+  const { keys } = decoded;
   const { tokens, channels } = keys;
   const chosen = Math.floor(random() * tokens);
   const direction = Float64Array.from({ length: channels }, (_, i) =>
@@ -207,7 +260,7 @@ export function drawQuery(
   let largest = 0;
   for (let token = 0; token < tokens; token++) {
     const dot = vectorAt(keys, kvHead, token).reduce((sum, k, i) => sum + k * direction[i]!, 0);
-    largest = Math.max(largest, Math.abs(dot) / Math.sqrt(channels));
+    largest = Math.max(largest, Math.abs(dot) * g.model.scoreScale);
   }
   const factor = largest === 0 ? 1 : reach / largest;
   return direction.map((x) => toHalf(x * factor));

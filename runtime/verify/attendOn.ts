@@ -1,18 +1,24 @@
 import type { Geometry } from '../../dsl/geometry.js';
-import { partialWords } from '../../dsl/stages/attend.js';
+import { partialWords, workItemWords } from '../../dsl/stages/attend.js';
 import type { LoadedKernels } from '../kernels.js';
 import type { AttendDraw, AttendSetting } from './attendDraws.js';
 import { asFloats, runKernel } from './run.js';
 
 /** Rows in an order of their own, each with the splits of its sequence, side by side. */
-function workOf(g: Geometry, { sequences, seed }: AttendDraw): Uint32Array {
+function workOf(g: Geometry, { sequences, queries, seed }: AttendDraw): Uint32Array {
   const rows = sequences.flatMap(({ splits }, sequence) =>
-    Array.from({ length: g.kvHeads }, (_, kvHead) => ({ sequence, kvHead, splits })),
+    Array.from({ length: queries * g.kvHeads }, (_, i) => ({
+      sequence,
+      kvHead: i % g.kvHeads,
+      row: sequence * queries + Math.floor(i / g.kvHeads),
+      after: queries - 1 - Math.floor(i / g.kvHeads),
+      splits,
+    })),
   );
   const turned = rows.map((_, i) => rows[(i + seed) % rows.length]!);
   return Uint32Array.from(
-    turned.flatMap(({ sequence, kvHead, splits }) =>
-      Array.from({ length: splits }, (_, split) => [sequence, kvHead, split, splits]).flat(),
+    turned.flatMap(({ sequence, kvHead, row, after, splits }) =>
+      Array.from({ length: splits }, (_, split) => [sequence, kvHead, row, after, split, splits]).flat(),
     ),
   );
 }
@@ -26,8 +32,8 @@ export interface Attended {
 export async function attendOn(kernels: LoadedKernels, draw: AttendDraw, setting: AttendSetting): Promise<Attended> {
   const g = kernels.geometry;
   const work = workOf(g, draw);
-  const workItems = work.length / 4;
-  const counters = new Uint32Array(draw.sequences.length * g.kvHeads);
+  const workItems = work.length / workItemWords;
+  const counters = new Uint32Array(draw.sequences.length * draw.queries * g.kvHeads);
   const inputs = {
     sequences: setting.records,
     work,

@@ -6,6 +6,7 @@ import { type Kind, kinds } from './draws.js';
 
 /** How a cache is attended after it was written. */
 export interface QueryDraw {
+  readonly queries: number;
   readonly splits: number;
   readonly reach: number;
   readonly aligned: boolean;
@@ -44,36 +45,36 @@ const longestFill = 160;
 /**
  * The case of a seed, and of nothing else.
  *
- * @param mostReach largest score drawn, in natural units
  */
-export function drawCase(g: Geometry, seed: number, mostReach: number): CaseDraw {
+export function drawCase(g: Geometry, seed: number): CaseDraw {
   // Neighbouring seeds give a small generator neighbouring numbers, so they are mixed first.
   const mixed = Math.floor(seededRandom(seed)() * 2 ** 32) | 0;
-  return fc.sample(caseDraws(g, mostReach), { numRuns: 1, seed: mixed })[0]!;
+  return fc.sample(caseDraws(g), { numRuns: 1, seed: mixed })[0]!;
 }
 
-function caseDraws(g: Geometry, mostReach: number): fc.Arbitrary<CaseDraw> {
+function caseDraws(g: Geometry): fc.Arbitrary<CaseDraw> {
   const wide = g.width > wideWidth;
   const of = <K extends CaseDraw['kind'], T>(kind: K, arbitrary: fc.Arbitrary<T>) =>
     arbitrary.map((draw) => ({ kind, draw }));
-  const codes = attendDraws(g, mostReach);
+  const codes = attendDraws(g);
   return fc.oneof(
     { weight: wide ? 56 : 44, arbitrary: of('attend', codes) },
     { weight: 17, arbitrary: of('decompress', codes) },
-    { weight: 25, arbitrary: of('append', appendDraws(g, mostReach, wide)) },
-    { weight: wide ? 2 : 14, arbitrary: of('prefill', prefillDraws(g, mostReach)) },
+    { weight: 25, arbitrary: of('append', appendDraws(g, wide)) },
+    { weight: wide ? 2 : 14, arbitrary: of('prefill', prefillDraws(g)) },
   );
 }
 
-function queryDraws(mostReach: number): fc.Arbitrary<QueryDraw> {
+function queryDraws(): fc.Arbitrary<QueryDraw> {
   return fc.record({
+    queries: fc.oneof({ weight: 3, arbitrary: fc.constant(1) }, { weight: 1, arbitrary: fc.constantFrom(2, 3) }),
     splits: fc.integer({ min: 1, max: 8 }),
-    reach: fc.constantFrom(...[0, 0.01, 1, 10, 40].filter((reach) => reach <= mostReach)),
+    reach: fc.constantFrom(0, 0.01, 1, 10, 40),
     aligned: fc.boolean(),
   });
 }
 
-function appendDraws(g: Geometry, mostReach: number, wide: boolean): fc.Arbitrary<AppendDraw> {
+function appendDraws(g: Geometry, wide: boolean): fc.Arbitrary<AppendDraw> {
   const { sinks, window } = g.scheme;
   const fills = window <= longestFill;
   // A prefill costs as much as twenty other cases.
@@ -93,10 +94,11 @@ function appendDraws(g: Geometry, mostReach: number, wide: boolean): fc.Arbitrar
         ),
         { minLength: 1, maxLength: 2 },
       ),
-      codes: attendDraws(g, mostReach).chain(({ sequences: [first], seed }) =>
+      codes: attendDraws(g).chain(({ sequences: [first], seed }) =>
         // A full window, mostly, so that tokens enter the stream.
         fc.oneof(fc.constant(window), fc.constant(window), fc.constant(first!.window)).map((tokens) => ({
           sequences: [{ ...first!, window: tokens }],
+          queries: 1,
           seed,
         })),
       ),
@@ -109,12 +111,12 @@ function appendDraws(g: Geometry, mostReach: number, wide: boolean): fc.Arbitrar
           : few,
       kind: fc.constantFrom(...kinds),
       seed: fc.nat({ max: 0xffff }),
-      query: queryDraws(mostReach),
+      query: queryDraws(),
     }),
   );
 }
 
-function prefillDraws(g: Geometry, mostReach: number): fc.Arbitrary<PrefillDraw> {
+function prefillDraws(g: Geometry): fc.Arbitrary<PrefillDraw> {
   const { sinks, window } = g.scheme;
   const exact = sinks + window;
   const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48].map((middle) => exact + middle);
@@ -127,6 +129,6 @@ function prefillDraws(g: Geometry, mostReach: number): fc.Arbitrary<PrefillDraw>
     keys: fc.constantFrom(...kinds),
     values: fc.constantFrom(...kinds),
     seed: fc.nat({ max: 0xffff }),
-    query: queryDraws(mostReach),
+    query: queryDraws(),
   });
 }

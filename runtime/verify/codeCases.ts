@@ -1,3 +1,4 @@
+import { recordWords } from '../../codegen/plan/layout.js';
 import type { LoadedKernels } from '../kernels.js';
 import { type AttendDraw, attendSetting } from './attendDraws.js';
 import { attendOn } from './attendOn.js';
@@ -9,11 +10,12 @@ export async function attendCase(kernels: LoadedKernels, draw: AttendDraw, bench
   const setting = attendSetting(kernels.geometry, draw);
   const { output, counters } = await attendOn(kernels, draw, setting);
   const where = (index: number) => {
-    const { sinks, middle, stream, window, splits, reach } = draw.sequences[index]!;
+    const { sinks, middle, stream, window, slidingWindow, splits, reach } = draw.sequences[index]!;
     const tokens = `${sinks} + ${middle} + ${stream} + ${window} tokens`;
-    return `sequence ${index} (${tokens}, ${splits} splits, scores to ${reach})`;
+    const seen = slidingWindow > 0 ? `, ${slidingWindow} seen` : '';
+    return `sequence ${index} (${tokens}${seen}, ${draw.queries} queries, ${splits} splits, scores to ${reach})`;
   };
-  checkAttended(kernels.geometry, output, setting.expected, where, bench);
+  checkAttended(kernels.geometry, { output, expected: setting.expected, queries: draw.queries }, where, bench);
   bench.judge.check(
     'attend: counters that are not zero again',
     counters.reduce((sum, count) => sum + (count === 0 ? 0 : 1), 0),
@@ -34,7 +36,7 @@ export async function decompressCase(kernels: LoadedKernels, draw: AttendDraw, {
       'decompress',
       { tokens },
       {
-        sequence: setting.records.slice(index * 64, (index + 1) * 64),
+        sequence: setting.records.slice(index * recordWords, (index + 1) * recordWords),
         cache: setting.cache,
         tables: setting.tables,
         keys: { bytes },

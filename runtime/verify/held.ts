@@ -1,21 +1,14 @@
 import type { Geometry } from '../../dsl/geometry.js';
 import type { KvCache } from '../cache.js';
 import type { SequenceLengths } from '../record.js';
-import {
-  attend,
-  type Cache,
-  decodeShard,
-  type HeadTensor,
-  headRows,
-  type ShardParts,
-  seededRandom,
-} from '../reference/index.js';
+import { type Cache, decodeShard, type HeadTensor, type ShardParts, seededRandom } from '../reference/index.js';
 import { unpackShare } from '../reference/unpackShare.js';
 import { drawQuery } from './attendDraws.js';
 import type { QueryDraw } from './caseDraws.js';
 import { halfBits, halfValues, largestOf, worstError } from './draws.js';
 import { clampToHalf, halfRounding, type Judge } from './judge.js';
 import { streamValues } from './streamValues.js';
+import { attendVisible } from './visible.js';
 
 /** What every case needs beside its draw. */
 export interface Bench {
@@ -38,7 +31,7 @@ export async function readHeld(cache: KvCache, sequence: number): Promise<Held> 
   const lengths = await cache.lengths(sequence);
   const share = await cache.readShare(sequence);
   const g = cache.geometry;
-  const parts = unpackShare(g, cache.layout, share, lengths, streamValues(g));
+  const parts = { ...unpackShare(g, cache.layout, share, lengths, streamValues(g)), rope: cache.rotation };
   return { lengths, share, parts, decoded: decodeShard(parts) };
 }
 
@@ -59,35 +52,44 @@ export async function checkReads(
     return;
   }
   const random = seededRandom(seed);
-  const bits = new Uint16Array(held.length * g.heads * g.headDim);
+  const { queries, splits } = query;
+  const { slidingWindow = 0 } = cache.layer;
+  const bits = new Uint16Array(held.length * queries * g.heads * g.headDim);
   const expected = new Float64Array(bits.length);
   for (const [sequence, { decoded }] of held.entries()) {
-    for (let head = 0; head < g.heads; head++) {
-      const kvHead = Math.floor(head / g.groupSize);
-      const q = drawQuery(query, decoded, kvHead, random);
-      const at = (sequence * g.heads + head) * g.headDim;
+    for (let row = 0; row < queries * g.heads; row++) {
+      const kvHead = Math.floor((row % g.heads) / g.groupSize);
+      const q = drawQuery(g, query, { decoded, kvHead }, random);
+      const at = (sequence * queries * g.heads + row) * g.headDim;
       bits.set(halfBits(q), at);
-      const [keys, values] = [headRows(decoded.keys, kvHead), headRows(decoded.values, kvHead)];
-      expected.set(attend({ query: q, keys, values }).output, at);
+      const after = queries - 1 - Math.floor(row / g.heads);
+      expected.set(attendVisible(g, decoded, { query: q, kvHead, after, slidingWindow }), at);
     }
   }
-  const output = await cache.attend(bits, query.splits);
-  checkAttended(g, output, expected, (sequence) => `${query.splits} splits, sequence ${sequence}`, bench);
+  const output = await cache.attend(bits, { queries, splits });
+  const where = (sequence: number) => `${splits} splits, ${queries} queries, sequence ${sequence}`;
+  checkAttended(g, { output, expected, queries }, where, bench);
 }
 
-/** @param expected [sequences][heads][head dim] */
+export interface AttendOutputs {
+  /** [sequences][queries][heads][head dim] */
+  readonly output: Float32Array;
+  readonly expected: Float64Array;
+  readonly queries: number;
+}
+
 export function checkAttended(
   g: Geometry,
-  output: Float32Array,
-  expected: Float64Array,
+  { output, expected, queries }: AttendOutputs,
   where: (sequence: number) => string,
   { judge, bar, halves }: Bench,
 ): void {
-  const row = g.heads * g.headDim;
+  const row = queries * g.heads * g.headDim;
   for (let sequence = 0; sequence * row < expected.length; sequence++) {
     const judged = expected.subarray(sequence * row, (sequence + 1) * row);
     const { at, by } = worstError(output.subarray(sequence * row, (sequence + 1) * row), judged, row);
-    const place = `${where(sequence)}, head ${Math.floor(at / g.headDim)}, channel ${at % g.headDim}`;
+    const head = Math.floor(at / g.headDim) % g.heads;
+    const place = `${where(sequence)}, head ${head}, channel ${at % g.headDim}`;
     // Values as f16 are multiples of its smallest step, which counts where all of them are tiny.
     const step = halves ? halfRounding(0) / Math.max(largestOf(judged), 2 ** -24) : 0;
     judge.output(`attend: ${place}`, by, bar + step);

@@ -1,15 +1,19 @@
 import { splitPrompt } from '../../codegen/plan/layout.js';
+import { layerShape } from '../../dsl/model.js';
 import { KvCache } from '../cache.js';
 import type { LoadedKernels } from '../kernels.js';
 import { emptyTensor, type ShardParts, unrotatedRows, vectorAt } from '../reference/index.js';
 import type { PrefillDraw } from './caseDraws.js';
 import { checkKeys } from './checkKeys.js';
+import { checkObserved } from './checkObserved.js';
 import { checkValues } from './checkValues.js';
+import { drawnLayer } from './drawnLayer.js';
 import { halfBits, halfValues, numbers } from './draws.js';
 import { type Bench, checkExact, checkReads, readHeld } from './held.js';
 import type { Judge } from './judge.js';
+import { drawPromptQueries } from './promptQueries.js';
 import { asFloats } from './run.js';
-import type { Tap } from './tap.js';
+import type { promptTaps, Tap } from './tap.js';
 
 /** Compresses a drawn prompt and judges every part of the result, then attention over it. */
 export async function prefillCase(
@@ -27,9 +31,11 @@ export async function prefillCase(
     keys: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halfValues(bits.keys) },
     values: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halfValues(bits.values) },
   };
-  const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0 });
+  const queries = g.weighted && tokens > 0 ? drawPromptQueries(g, tokens, seed) : undefined;
+  const layer = drawnLayer(g, seed);
+  const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0, layer });
   try {
-    if (tokens > 0) await cache.prefill(0, bits.keys, bits.values, tokens);
+    if (tokens > 0) await cache.prefill(0, { ...bits, ...(queries ? { queries: queries.bits } : {}), tokens });
     const held = await readHeld(cache, 0);
     const { parts } = held;
     const { sinks, middle, window } = splitPrompt(g, tokens);
@@ -42,9 +48,23 @@ export async function prefillCase(
     judge.check(`prefill: middle tokens (${about})`, Math.abs(parts.middle.tokens - middle), 0);
     if (tokens > 0) {
       checkFinite(parts, judge);
-      const plain = unrotatedRows(prompt.keys, sinks, middle, g.model.rope.invFreq);
-      const columns = asFloats(tap.bytes!).subarray(0, g.width * g.rank);
-      checkKeys(g, { middle: parts.middle, plain, columns }, judge);
+      const plain = unrotatedRows(prompt.keys, sinks, middle, cache.rotation);
+      const tapped = (entry: keyof typeof promptTaps, count: number) =>
+        asFloats(tap.bytesOf(entry)!).subarray(0, count);
+      const columns = tapped('basis_store', g.width * g.rank);
+      const eigenvalues = tapped('basis_jacobi', g.rank);
+      const observed = queries && {
+        queries: queries.exact,
+        tokenWeights: tapped('gram_keys', middle),
+        headFactors: tapped('weigh_finish', g.kvHeads),
+      };
+      if (observed) {
+        const { scoreScale: scale, scoreCap: cap } = g.model;
+        const { slidingWindow } = layerShape(g.model, layer);
+        const rule = { scale, cap, slidingWindow };
+        checkObserved(g, { ...prompt, firstToken: sinks, middle, rule }, observed, judge);
+      }
+      checkKeys(g, { middle: parts.middle, plain, observed, columns, eigenvalues }, judge);
       checkValues(g, parts.middle, prompt.values, judge);
     }
     await checkReads(cache, [held], { query, seed }, bench);
@@ -60,7 +80,7 @@ function tokenOf(tensor: ReturnType<typeof emptyTensor>, token: number): Float64
 }
 
 function checkFinite({ middle }: ShardParts, judge: Judge): void {
-  for (const name of ['coefficientScales', 'basisScales', 'mean', 'codebook', 'channelMax'] as const) {
+  for (const name of ['coefficientScales', 'basisScales', 'mean', 'weights', 'codebook', 'channelMax'] as const) {
     const at = middle[name].findIndex((x) => !Number.isFinite(x));
     judge.check(`prefill: ${name}[${at}] is not finite`, at < 0 ? 0 : Number.POSITIVE_INFINITY, 0);
   }

@@ -1,20 +1,25 @@
 import type { CompiledKernel, Device, DeviceBuffer, DeviceKind, DeviceLimits, KernelText, Launch } from '../device.js';
 
-/** A device that also reads back one binding of one kernel after it ran: scratch that the cache does not keep. */
+/** A device that also reads back one binding of some kernels after they ran: scratch that the cache does not keep. */
 export class Tap implements Device {
   readonly #device: Device;
-  readonly #entry: string;
-  readonly #binding: string;
+  readonly #bindings: Readonly<Record<string, string>>;
   readonly #apart: boolean;
-  /** As the last run left it. */
-  bytes: Uint8Array | undefined;
+  readonly #bytes = new Map<string, Uint8Array>();
 
   /** @param tapped `apart` runs launches one by one, each with the time that the device gives to a whole list */
-  constructor(device: Device, tapped: { readonly entry: string; readonly binding: string; readonly apart: boolean }) {
+  constructor(
+    device: Device,
+    tapped: { readonly bindings: Readonly<Record<string, string>>; readonly apart: boolean },
+  ) {
     this.#device = device;
-    this.#entry = tapped.entry;
-    this.#binding = tapped.binding;
+    this.#bindings = tapped.bindings;
     this.#apart = tapped.apart;
+  }
+
+  /** The tapped binding of a kernel as the last run left it. */
+  bytesOf(entry: string): Uint8Array | undefined {
+    return this.#bytes.get(entry);
   }
 
   get kind(): DeviceKind {
@@ -47,10 +52,25 @@ export class Tap implements Device {
   async run(launches: readonly Launch[]): Promise<void> {
     if (this.#apart) for (const launch of launches) await this.#device.run([launch]);
     else await this.#device.run(launches);
-    const tapped = launches.find(({ kernel }) => kernel.descriptor.entry === this.#entry);
-    if (tapped) this.bytes = await this.#device.read(tapped.bindings[this.#binding]!.buffer);
+    for (const { kernel, bindings } of launches) {
+      const { entry } = kernel.descriptor;
+      // Schemes differ in what their kernels bind.
+      const range = bindings[this.#bindings[entry] ?? ''];
+      if (range !== undefined) this.#bytes.set(entry, await this.#device.read(range.buffer));
+    }
   }
   close(): Promise<void> {
     return this.#device.close();
   }
 }
+
+/**
+ * What the cases of a whole prompt need: the basis before it is int8, the variances that widths are allocated by, and
+ * what the queries made of tokens and heads.
+ */
+export const promptTaps = {
+  basis_store: 'columns',
+  basis_jacobi: 'values',
+  gram_keys: 'token_weights',
+  weigh_finish: 'head_factors',
+} as const;

@@ -10,7 +10,7 @@ import { attendCase, decompressCase } from './codeCases.js';
 import type { Bench } from './held.js';
 import { type Check, Judge } from './judge.js';
 import { prefillCase } from './prefillCase.js';
-import { Tap } from './tap.js';
+import { promptTaps, Tap } from './tap.js';
 
 export interface VerifyOptions {
   readonly cases: number;
@@ -65,14 +65,12 @@ export async function verifyScheme(
 ): Promise<VerifyResult> {
   const texts = generated ?? (await generate(scheme, model, defaultTargets[device.target]));
   const isWide = texts.geometry.width > wideWidth;
-  const tap = new Tap(device, { entry: 'basis_store', binding: 'columns', apart: isWide });
+  const tap = new Tap(device, { bindings: promptTaps, apart: isWide });
   const kernels = await LoadedKernels.load(tap, texts);
   onProgress?.(`${texts.manifest.kernels.length} kernels compiled`);
   const { target } = texts;
   const halves = target.language === 'cuda' ? target.tensorCores : target.f16;
   const bar = halves ? 2e-3 : 1e-5;
-  // Where keys are rounded to f16 alone, a score moves in proportion to it; tensor cores take two halves a key.
-  const mostReach = target.language === 'wgsl' && target.f16 ? 10 : 40;
 
   const failures: VerifyFailure[] = [];
   const skips = new Map<string, number>();
@@ -82,7 +80,7 @@ export async function verifyScheme(
   for (let index = 0; index < cases; index++) {
     // Seeds end at 2^32 - 1, and go on from 0.
     const caseSeed = (seed + index) >>> 0;
-    const drawn = drawCase(kernels.geometry, caseSeed, mostReach);
+    const drawn = drawCase(kernels.geometry, caseSeed);
     if (drawn.kind === 'prefill' && isWide && ++wide > allowance) {
       skip(`prefill of a prompt: with a width above ${wideWidth} one in 50 cases is made, two in a run at most`);
       continue;

@@ -25,6 +25,11 @@ export function describeAdapter(adapter: GPUAdapter): string {
 /**
  * Opens a device with the limits of its adapter, since the default ones are those of the smallest phone, and with the
  * features asked for.
+ *
+ * @example
+ * const adapter = (await navigator.gpu.requestAdapter())!;
+ * const device = await requestGpuDevice(adapter);
+ * device.limits.maxBufferSize; // adapter.limits.maxBufferSize
  */
 export async function requestGpuDevice(adapter: GPUAdapter, features: FeatureChoice = 'all'): Promise<GPUDevice> {
   const wanted = features === 'all' ? USED_FEATURES.filter((name) => adapter.features.has(name)) : features;

@@ -27,7 +27,7 @@ describe('a scheme name', () => {
     expect(run.code).toBe(2);
     expect(errorOf(run)).toEqual({
       code: 'wrong-use',
-      message: 'scheme: expected one of shard, or a path that ends in .ts, .js or .mjs, got "shart"',
+      message: 'scheme: expected one of shard, shard-plus, or a path that ends in .ts, .js or .mjs, got "shart"',
       hint: 'For a scheme of your own, give the file that exports it.',
     });
   });
@@ -40,7 +40,7 @@ describe('a model name', () => {
     expect(errorOf(run)).toEqual({
       code: 'wrong-use',
       message:
-        'model: expected one of llama-3.1-8b, smollm2-135m, llama-2-7b, mistral-7b, qwen2.5-7b, or the path of a config.json, got "gpt-5", which does not exist',
+        'model: expected one of llama-3.1-8b, smollm2-135m, llama-2-7b, mistral-7b, qwen2.5-7b, llama-3.2-1b, qwen3-8b, phi-3-mini, phi-4-mini, gemma-2-9b, gemma-3-4b, pythia-1.4b, stablelm-2-1.6b, smollm3-3b, or the path of a config.json, got "gpt-5", which does not exist',
       hint: 'For any other model, give its Hugging Face config.json.',
     });
   });

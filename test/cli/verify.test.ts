@@ -2,10 +2,10 @@ import { expect, test, vi } from 'vitest';
 import { reportError } from '../../cli/output.js';
 import { type VerifyTools, verify } from '../../cli/verify.js';
 import type { Device } from '../../runtime/device.js';
-import type { VerifyResult } from '../../runtime/verify/index.js';
+import type { VerifyResult, VerifyScheme } from '../../runtime/verify/index.js';
 import { cli, errorOf, quietContext } from './support.js';
 
-const options = { model: 'smollm2-135m', device: 'emulator', cases: '12', seed: '7' };
+const options = { model: 'smollm2-135m', device: 'emulator', cases: '12', seed: '7', set: [] };
 const passed: VerifyResult = {
   cases: 12,
   failed: 0,
@@ -19,7 +19,7 @@ const failures = [{ case: 4, seed: 1234, what: 'attend', error: 0.25, bar: 2e-3 
 
 function stub(result: VerifyResult | Error) {
   const close = vi.fn(async () => {});
-  const verifyScheme = vi.fn(async () => {
+  const verifyScheme = vi.fn(async (..._args: Parameters<VerifyScheme>) => {
     if (result instanceof Error) throw result;
     return result;
   });
@@ -52,6 +52,20 @@ test('a failed case ends with 1 and the command that replays it', async () => {
   expect(code).toBe(1);
   expect(json).toMatchObject({ failed: 1, failures: [{ ...failures[0], replay }] });
   expect(text).toContain(`Replay the first: ${replay}\n`);
+});
+
+test('options of the kernels decide what is verified, and are part of the command that replays it', async () => {
+  const { tools, verifyScheme } = stub({ ...passed, failed: 1, failures });
+  const chosen = { ...options, plain: true, set: ['attend.tileTokens=8'] } as const;
+  const { text } = await verify(quietContext(), 'shard', chosen, tools);
+  const [, , , { generated }] = verifyScheme.mock.calls[0]!;
+  expect(generated!.target).toEqual({ language: 'cuda', arch: 'sm_80', tensorCores: false });
+  expect(generated!.manifest.kernels.find(({ entry }) => entry === 'attend')!.tunables.tileTokens).toBe(8);
+  expect(text).toContain('--device emulator --plain --set attend.tileTokens=8 --cases 1 --seed 1234\n');
+  const foreign = { ...options, device: 'webgpu', plain: true } as const;
+  await expect(verify(quietContext(), 'shard', foreign, tools)).rejects.toThrow(
+    '--plain does not apply to wgsl kernels',
+  );
 });
 
 test('a fault closes the device too', async () => {

@@ -26,7 +26,7 @@ it('holds as data what a runtime needs besides the texts', async () => {
   expect(read.record.words).toBe(64);
 
   // The tables: end to end, as the runtime fills them.
-  const tables = buildTables(geometry, 200);
+  const tables = buildTables(geometry, 200, geometry.model.rope.invFreq);
   let end = 0;
   for (const { offset, shape } of read.tables) {
     expect(offset).toBe(end);

@@ -1,5 +1,16 @@
 import { describe, expect, it } from 'vitest';
-import { channelMax, defineScheme, hadamard, KvforgeError, lloydMax, pca, shard, unrope, vq } from '../../dsl/index.js';
+import {
+  channelMax,
+  defineScheme,
+  hadamard,
+  KvforgeError,
+  lloydMax,
+  pca,
+  shard,
+  shardPlus,
+  unrope,
+  vq,
+} from '../../dsl/index.js';
 import type { Scheme } from '../../dsl/scheme.js';
 
 /** The whole message that a descriptor is refused with. */
@@ -22,8 +33,9 @@ const valuesWith = (params: object) => ({
 });
 
 describe('defineScheme', () => {
-  it('accepts the preset unchanged', () => {
+  it('accepts the presets unchanged', () => {
     expect(refusal({})).toBe('accepted');
+    expect(refusal(shardPlus)).toBe('accepted');
   });
 
   it('names the path, what was expected, what came and what to do', () => {
@@ -70,7 +82,7 @@ describe('defineScheme', () => {
       `"keys[1].bits[1]: expected 0, 2, 4, 6 or 8, got 5. Codes are packed at these widths."`,
     );
     expect(refusal(keysWith({ bits: [] }))).toMatchInlineSnapshot(
-      `"keys[1].bits: expected a width or a list of widths, got []. Write bits: 4."`,
+      `"keys[1].bits: expected a width, a list of widths or { budget }, got []. Write bits: 4."`,
     );
     expect(refusal(keysWith({ bits: [0, 0] }))).toMatchInlineSnapshot(
       `"keys[1].bits: expected at least one width above 0, got [0,0]. Write bits: 4."`,
@@ -98,6 +110,36 @@ describe('defineScheme', () => {
     );
     expect(refusal({ stream: { ...lloydMax({ bits: 8 }), device: { scale: Math.max } } })).toMatchInlineSnapshot(
       `"stream.device.code: expected a function marked 'device', got undefined. Build the codec with defineCodec."`,
+    );
+  });
+
+  it('refuses budgets that fill no words, groups that no allocation knows, and flags of another kind', () => {
+    const allocated = (params: object) => keysWith({ bits: { budget: 'auto' }, group: 16, ...params });
+    expect(refusal(allocated({}))).toBe('accepted');
+    expect(refusal(allocated({ bits: { budget: 96 } }))).toBe('accepted');
+    expect(refusal(allocated({ bits: { budget: 100 } }))).toMatchInlineSnapshot(
+      `"keys[1].bits.budget: expected a multiple of 32 from 32 to 8192, or 'auto', got 100. A row is whole words."`,
+    );
+    expect(refusal(allocated({ bits: { budget: 0 } }))).toMatchInlineSnapshot(
+      `"keys[1].bits.budget: expected a multiple of 32 from 32 to 8192, or 'auto', got 0. A row is whole words."`,
+    );
+    expect(refusal(allocated({ bits: { budget: Number.NaN } }))).toMatchInlineSnapshot(
+      `"keys[1].bits.budget: expected a multiple of 32 from 32 to 8192, or 'auto', got NaN. A row is whole words."`,
+    );
+    expect(refusal(allocated({ bits: { budget: '96' } }))).toMatchInlineSnapshot(
+      `"keys[1].bits.budget: expected a multiple of 32 from 32 to 8192, or 'auto', got "96". A row is whole words."`,
+    );
+    expect(refusal(allocated({ group: 32 }))).toMatchInlineSnapshot(
+      `"keys[1].group: expected 16, as bits are allocated, got 32. A group is what a tensor core takes at a time."`,
+    );
+    expect(refusal(keysWith({ bits: {} }))).toMatchInlineSnapshot(
+      `"keys[1].bits: expected a width, a list of widths or { budget }, got {}. Write bits: 4."`,
+    );
+    expect(refusal(keysWith({ weight: 'keys' }))).toMatchInlineSnapshot(
+      `"keys[1].weight: expected 'none' or 'queries', got "keys". Leave it out for 'none'."`,
+    );
+    expect(refusal(valuesWith({ unbiased: 1 }))).toMatchInlineSnapshot(
+      `"values[2].unbiased: expected true or false, got 1. Leave it out for false."`,
     );
   });
 

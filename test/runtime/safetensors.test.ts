@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { KvforgeError } from '../../dsl/errors.js';
-import { parseSafetensors, tensorValues } from '../../runtime/safetensors.js';
+import { packSafetensors, parseSafetensors, type Tensor, tensorValues } from '../../runtime/safetensors.js';
 
 const fixture = await readFile(new URL('../fixtures/smollm2-135m-kv.safetensors', import.meta.url));
 
@@ -40,13 +40,23 @@ describe('the fixture', () => {
 });
 
 test('each dtype is read exactly, at any alignment', () => {
-  const header = { a: entry('F16', [3], 0, 6), b: entry('BF16', [1, 2], 6, 10), c: entry('F32', [], 10, 14) };
-  const bytes = file(header, 14);
-  const view = new DataView(bytes.buffer, bytes.length - 14);
+  const header = {
+    a: entry('F16', [3], 0, 6),
+    b: entry('BF16', [1, 2], 6, 10),
+    c: entry('F32', [], 10, 14),
+    d: entry('U32', [1], 14, 18),
+    e: entry('I8', [1, 1], 18, 19),
+    f: entry('U8', [1], 19, 20),
+  };
+  const bytes = file(header, 20);
+  const view = new DataView(bytes.buffer, bytes.length - 20);
   [0x3c00, 0x0001, 0xfc00, 0x4049, 0x8000].forEach((bits, index) => {
     view.setUint16(index * 2, bits, true);
   });
   view.setFloat32(10, 0.1, true);
+  view.setUint32(14, 0xfffffffe, true);
+  view.setInt8(18, -128);
+  view.setUint8(19, 255);
   for (const shift of [0, 1]) {
     const moved = new Uint8Array(bytes.length + shift);
     moved.set(bytes, shift);
@@ -54,6 +64,7 @@ test('each dtype is read exactly, at any alignment', () => {
     expect([...tensorValues(tensors.get('a')!)]).toEqual([1, 2 ** -24, -Infinity]);
     expect([...tensorValues(tensors.get('b')!)]).toEqual([3.140625, -0]);
     expect([...tensorValues(tensors.get('c')!)]).toEqual([Math.fround(0.1)]);
+    expect(['d', 'e', 'f'].map((name) => tensorValues(tensors.get(name)!)[0])).toEqual([4294967294, -128, 255]);
   }
 });
 
@@ -61,6 +72,35 @@ test('an empty tensor, no tensor and names that objects inherit are all fine', (
   expect(parseSafetensors(file('{} ')).tensors.size).toBe(0);
   const odd = `{"__proto__":${JSON.stringify(entry('F16', [0, 7], 0, 0))},"toString":${JSON.stringify(entry('F16', [1], 0, 2))}}`;
   expect([...parseSafetensors(file(odd, 2)).tensors.keys()]).toEqual(['__proto__', 'toString']);
+});
+
+test('what is packed is parsed again, names and texts of any kind included', () => {
+  const size = { F16: 2, BF16: 2, F32: 4, U8: 1, I8: 1, U32: 4 } as const;
+  const name = fc.string({ unit: 'grapheme' }).filter((text) => text !== '__metadata__' && !/^\d+$/.test(text));
+  const tensor = fc
+    .record({
+      dtype: fc.constantFrom(...(Object.keys(size) as (keyof typeof size)[])),
+      shape: fc.array(fc.nat(4), { maxLength: 3 }),
+      seed: fc.nat(255),
+    })
+    .map(({ dtype, shape, seed }): Tensor => {
+      const bytes = new Uint8Array(shape.reduce((product, extent) => product * extent, size[dtype]));
+      return { dtype, shape, bytes: bytes.map((_, i) => seed + i) };
+    });
+  const texts = fc.dictionary(
+    fc.string().filter((key) => key !== '__proto__'),
+    fc.string({ unit: 'grapheme' }),
+  );
+  fc.assert(
+    fc.property(fc.array(fc.tuple(name, tensor)), texts, (list, metadata) => {
+      const tensors = new Map(list);
+      const packed = packSafetensors(tensors, metadata);
+      const parsed = parseSafetensors(packed);
+      expect(new Map([...parsed.tensors].sort())).toEqual(new Map([...tensors].sort()));
+      expect(Object.fromEntries(parsed.metadata)).toEqual({ ...metadata });
+      expect(new DataView(packed.buffer).getBigUint64(0, true) % 8n).toBe(0n);
+    }),
+  );
 });
 
 const rewrite = 'Write the file again; a copy that was cut short reads like this.';
@@ -105,7 +145,7 @@ test.each([
   [
     'a dtype it cannot read',
     file({ a: entry('I64', [1], 0, 8) }, 8),
-    'tensor "a".dtype: expected F16, BF16 or F32, got "I64"',
+    'tensor "a".dtype: expected F16, BF16, F32, U8, I8 or U32, got "I64"',
   ],
   [
     'an offset that is no number',

@@ -34,7 +34,7 @@ describe.each(deviceNames)('append on %s', (deviceName) => {
     const g = geometry(drawnCase);
     const { window } = g.scheme;
     const values = streamValues(g);
-    const tables = buildTables(g, 256);
+    const tables = buildTables(g, 256, g.model.rope.invFreq);
     let kernels: LoadedKernels;
     beforeAll(async () => {
       kernels = await load(device, drawnCase, ['append_token', 'decompress']);

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { codebookSample } from '../../dsl/stages/codebook.js';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
-import { type Matrix, nearestCentroid } from '../../runtime/reference/index.js';
+import { type Matrix, nearestCentroid, seededRandom } from '../../runtime/reference/index.js';
 import {
   type Draw,
   draws,
@@ -69,8 +69,10 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
         columns: channels,
         data: Float64Array.from(rotated, (x, i) => x / scales[i % g.width]!),
       };
+      const random = seededRandom(seed);
+      const weights = Float32Array.from({ length: middle * g.kvHeads }, () => (g.weighted ? 0.5 + 2 * random() : 1));
       const shared = { sequence: record, rotated, channel_scales: Float32Array.from(scales) };
-      return { middle, record, layout, points, shared };
+      return { middle, record, layout, points, weights, shared };
     }
 
     async function seeded({ middle, shared }: ReturnType<typeof setting>): Promise<Float32Array> {
@@ -83,14 +85,20 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
       return asFloats(outputs.centroids!);
     }
 
-    async function lloydStep({ middle, record, points, shared }: ReturnType<typeof setting>, centroids: Float32Array) {
+    async function lloydStep(
+      { middle, record, points, weights, shared }: ReturnType<typeof setting>,
+      centroids: Float32Array,
+    ) {
       const blocks = Math.ceil(points.rows / POINTS_PER_BLOCK);
       const cellBytes = blocks * entries * (channels + 1) * 4;
       const assigned = await runKernel(
         kernels,
         'codebook_assign',
         { middleTokens: middle },
-        { ...shared, centroids, partial_cells: { bytes: cellBytes } },
+        {
+          ...{ ...shared, centroids, partial_cells: { bytes: cellBytes } },
+          ...(g.weighted ? { value_weights: weights } : {}),
+        },
       );
       const cells = asFloats(assigned.partial_cells!).subarray(0, cellBytes / 4);
       const updated = await runKernel(
@@ -137,11 +145,11 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
       );
     });
 
-    test('one Lloyd round moves every centroid to the mean of its points', async () => {
+    test('one Lloyd round moves every centroid to the weighted mean of its points', async () => {
       await fc.assert(
         fc.asyncProperty(draws(middles), async (draw) => {
           const drawn = setting(draw);
-          const { points } = drawn;
+          const { points, weights } = drawn;
           const before = await seeded(drawn);
           const { blocks, cells, centroids } = await lloydStep(drawn, before);
           expect(await lloydStep(drawn, before)).toEqual({ blocks, cells, centroids });
@@ -152,11 +160,12 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
           const unsure = new Float64Array(entries);
           for (let row = 0; row < points.rows; row++) {
             const { index, rivals } = nearestWithRivals(points, row, reference);
-            counts[index]!++;
-            for (let k = 0; k < channels; k++) sums[index * channels + k]! += points.data[row * channels + k]!;
+            const weight = weights[Math.floor((row * channels) / g.headDim)]!;
+            counts[index]! += weight;
+            for (let k = 0; k < channels; k++) sums[index * channels + k]! += weight * points.data[row * channels + k]!;
             for (const entry of rivals) {
-              unsure[entry]!++;
-              unsure[index]!++;
+              unsure[entry]! += weight;
+              unsure[index]! += weight;
             }
           }
           const scale = Math.max(largestOf(points.data), 1e-30);
@@ -168,7 +177,8 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
               count += cells[at + channels]!;
               for (let k = 0; k < channels; k++) total[k]! += cells[at + k]!;
             }
-            expect(Math.abs(count - counts[entry]!)).toBeLessThanOrEqual(unsure[entry]!);
+            const rounding = g.weighted ? 1e-5 * count : 0;
+            expect(Math.abs(count - counts[entry]!)).toBeLessThanOrEqual(unsure[entry]! + rounding);
             const moved = centroids.slice(entry * channels, (entry + 1) * channels);
             if (count === 0) expect(moved).toEqual(before.slice(entry * channels, (entry + 1) * channels));
             else
@@ -183,9 +193,9 @@ describe.each(deviceNames)('codebook on %s', (deviceName) => {
               expect(worstDifference(total, expected).by).toBeLessThanOrEqual(1e-5 * scale * Math.max(1, count));
             }
           }
-          expect(cells.filter((_, i) => i % (channels + 1) === channels).reduce((sum, n) => sum + n, 0)).toBe(
-            points.rows,
-          );
+          const all = Float64Array.from(weights).reduce((sum, weight) => sum + weight, 0) * (g.headDim / channels);
+          const summed = cells.filter((_, i) => i % (channels + 1) === channels).reduce((sum, n) => sum + n, 0);
+          expect(Math.abs(summed - all)).toBeLessThanOrEqual(g.weighted ? 1e-4 * all : 0);
         }),
         { numRuns: RUNS },
       );

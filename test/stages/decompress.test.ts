@@ -4,19 +4,12 @@ import { layoutSequence } from '../../codegen/plan/layout.js';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
 import { writeRecord } from '../../runtime/record.js';
-import {
-  decodeShard,
-  emptyTensor,
-  type HeadTensor,
-  readField,
-  readSignedField,
-  type ShardParts,
-  seededRandom,
-  vectorAt,
-} from '../../runtime/reference/index.js';
+import { decodeShard, pairChannels, seededRandom } from '../../runtime/reference/index.js';
+import { unpackShare } from '../../runtime/reference/unpackShare.js';
 import { buildTables } from '../../runtime/tables.js';
 import { halfBits, halfValues, type Kind, kinds, largestOf, lengths, numbers } from '../../runtime/verify/draws.js';
-import { asHalfBits, cases, deviceNames, geometry, load, openDevice, partBytes, runKernel } from './harness.js';
+import { streamValues } from '../../runtime/verify/streamValues.js';
+import { asHalfBits, cases, deviceNames, geometry, load, openDevice, runKernel } from './harness.js';
 
 describe.each(deviceNames)('decompress on %s', (deviceName) => {
   let device: Device;
@@ -40,6 +33,30 @@ describe.each(deviceNames)('decompress on %s', (deviceName) => {
       start: fc.nat({ max: g.scheme.window - 1 }),
     });
 
+    /** Any widths that fill the row at most. */
+    function drawnWidths(random: () => number): Uint8Array {
+      const words = new Uint32Array(g.allocatedGroups);
+      let firstBit = 0;
+      for (let group = 0; group < words.length; group++) {
+        const bits = [0, 1, 2, 3, 4, 5, 6, 8][Math.floor(random() * 8)]!;
+        const stored = firstBit + 16 * bits <= g.keyRowWords * 32 ? bits : 0;
+        words[group] = firstBit * 16 + stored;
+        firstBit += 16 * stored;
+      }
+      return new Uint8Array(words.buffer);
+    }
+
+    /** The same for both channels of a rotary pair. */
+    function weights(random: () => number): Float64Array {
+      const drawn = Float64Array.from({ length: g.width }, () => 0.1 + random());
+      for (let pair = 0; pair < g.kvHeads * g.rotaryPairs; pair++) {
+        const head = Math.floor(pair / g.rotaryPairs) * g.headDim;
+        const [a, b] = pairChannels(g.model.rope, pair % g.rotaryPairs);
+        drawn[head + b] = drawn[head + a]!;
+      }
+      return drawn;
+    }
+
     /** A cache share with random codes, and scales and exact tokens of the drawn kind. */
     function drawShare(layout: ReturnType<typeof layoutSequence>, kind: Kind, seed: number): Uint8Array {
       const random = seededRandom(seed);
@@ -52,95 +69,11 @@ describe.each(deviceNames)('decompress on %s', (deviceName) => {
           const sized = drawn.map((x) => (isScale ? Math.abs(x) / 64 : name === 'codebook' ? x / 65504 : x));
           share.set(new Uint8Array(halfBits(sized).buffer), offset);
         }
+        if (name === 'keyWidths') share.set(drawnWidths(random), offset);
+        if (name === 'keyWeights') share.set(new Uint8Array(halfBits(weights(random)).buffer), offset);
         if (name === 'valueCodes') for (let i = 0; i < bytes; i++) share[offset + i]! %= g.entries;
       }
       return share;
-    }
-
-    function partsIn(
-      share: Uint8Array,
-      layout: ReturnType<typeof layoutSequence>,
-      count: { sinks: number; middle: number; stream: number; window: number; start: number },
-    ): ShardParts {
-      const bytes = (name: string) => partBytes(layout, share, name);
-      const halves = (name: string) => halfValues(asHalfBits(bytes(name)));
-      const exact = (name: string, tokens: number, rowOf: (token: number) => number): HeadTensor => {
-        const tensor = emptyTensor(g.kvHeads, tokens, g.headDim);
-        const data = halves(name);
-        for (let token = 0; token < tokens; token++) {
-          for (let head = 0; head < g.kvHeads; head++) {
-            const at = rowOf(token) * g.width + head * g.headDim;
-            vectorAt(tensor, head, token).set(data.subarray(at, at + g.headDim));
-          }
-        }
-        return tensor;
-      };
-      const coefficientCodes = new Int32Array(count.middle * g.rank);
-      const keyCodes = bytes('keyCodes');
-      for (let token = 0; token < count.middle; token++) {
-        for (const group of g.keyGroups) {
-          for (let i = 0; i < group.components && group.bits > 0; i++) {
-            const offset = (token * g.keyRowWords + group.firstWord) * 32 + i * group.bits;
-            const field = readField(keyCodes, { offset, width: group.bits });
-            coefficientCodes[token * g.rank + group.firstComponent + i] = field - 2 ** (group.bits - 1);
-          }
-        }
-      }
-      const keyBasis = bytes('keyBasis');
-      const streamCodes = (name: string) => {
-        const data = bytes(name);
-        return Uint16Array.from({ length: count.stream * g.width }, (_, i) => {
-          const vector = Math.floor(i / g.headDim);
-          const offset = vector * g.streamWords * 32 + (i % g.headDim) * g.streamBits;
-          return readField(data, { offset, width: g.streamBits });
-        });
-      };
-      const streamNorms = (name: string) => {
-        const data = halves(name);
-        return Float64Array.from(
-          { length: count.stream * g.kvHeads },
-          (_, i) => data[Math.floor(i / g.kvHeads) * g.normWords * 2 + (i % g.kvHeads)]!,
-        );
-      };
-      const ring = (token: number) => (count.start + token) % g.scheme.window;
-      return {
-        kvHeads: g.kvHeads,
-        headDim: g.headDim,
-        invFreq: g.model.rope.invFreq,
-        sinks: {
-          keys: exact('sinkKeys', count.sinks, (token) => token),
-          values: exact('sinkValues', count.sinks, (token) => token),
-        },
-        middle: {
-          tokens: count.middle,
-          firstPosition: count.sinks,
-          rank: g.rank,
-          coefficientCodes,
-          coefficientScales: halves('keyScales').subarray(0, g.rank),
-          basisCodes: Int8Array.from({ length: g.width * g.rank }, (_, i) => {
-            const byte = Math.floor(i / g.rank) * g.rankWords * 4 + (i % g.rank);
-            return readSignedField(keyBasis, { offset: byte * 8, width: 8 });
-          }),
-          basisScales: halves('keyBasisScales').subarray(0, g.rank),
-          mean: halves('keyMean'),
-          channels: g.channels,
-          valueCodes: Uint16Array.from(bytes('valueCodes')),
-          codebook: halves('codebook'),
-          channelMax: halves('channelMax'),
-        },
-        stream: {
-          tokens: count.stream,
-          keyCodes: streamCodes('streamKeyCodes'),
-          valueCodes: streamCodes('streamValueCodes'),
-          keyNorms: streamNorms('streamKeyNorms'),
-          valueNorms: streamNorms('streamValueNorms'),
-          levels: Float64Array.from(g.scheme.stream.levels(g.headDim), Math.fround),
-        },
-        window: {
-          keys: exact('windowKeys', count.window, ring),
-          values: exact('windowValues', count.window, ring),
-        },
-      };
     }
 
     test('rebuilds every segment in the order of the tokens', async () => {
@@ -153,22 +86,29 @@ describe.each(deviceNames)('decompress on %s', (deviceName) => {
             generated: count.stream + 1,
           });
           const share = drawShare(layout, kind, seed);
-          const record = writeRecord(layout, 0, {
+          const lengths = {
             sinkTokens: count.sinks,
             middleTokens: count.middle,
             streamTokens: count.stream,
             windowTokens: count.window,
             windowStart: count.start,
             promptTokens: 0,
-          });
+          };
+          const record = writeRecord(layout, 0, lengths);
           const bytes = tokens * g.width * 2;
           const outputs = await runKernel(
             kernels,
             'decompress',
             { tokens },
-            { sequence: record, cache: share, tables: buildTables(g, tokens), keys: { bytes }, values: { bytes } },
+            {
+              sequence: record,
+              cache: share,
+              tables: buildTables(g, tokens, g.model.rope.invFreq),
+              keys: { bytes },
+              values: { bytes },
+            },
           );
-          const expected = decodeShard(partsIn(share, layout, count));
+          const expected = decodeShard(unpackShare(g, layout, share, lengths, streamValues(g)));
           for (const name of ['keys', 'values'] as const) {
             const actual = halfValues(asHalfBits(outputs[name]!));
             const exact = expected[name].data;

@@ -2,6 +2,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
+import { seededRandom } from '../../runtime/reference/index.js';
 import { draws, largestOf, lengths, numbers, worstDifference } from '../../runtime/verify/draws.js';
 import { asFloats, cases, deviceNames, geometry, load, openDevice, promptSetting, runKernel } from './harness.js';
 
@@ -22,7 +23,7 @@ describe.each(deviceNames)('second moments on %s', (deviceName) => {
       kernels = await load(device, drawnCase, ['gram_keys']);
     });
 
-    test('the matrix is the second moment about the mean, symmetric to the bit', async () => {
+    test('the matrix is the weighted second moment about the mean, symmetric to the bit', async () => {
       // Wide matrices are slow on a CPU, and tell no more about long prompts than narrow ones.
       const most = g.width > 100 ? 40 : 200;
       await fc.assert(
@@ -31,20 +32,27 @@ describe.each(deviceNames)('second moments on %s', (deviceName) => {
           const plain = Float32Array.from(numbers({ kind, seed }, middle, g.width));
           const mean = new Float32Array(g.width);
           for (let at = 0; at < plain.length; at++) mean[at % g.width]! += plain[at]! / middle;
+          const random = seededRandom(seed);
+          const weights = Float32Array.from({ length: g.width }, () => (g.weighted ? 10 ** (-3 * random()) : 1));
+          const tokenWeights = Float32Array.from({ length: middle }, () => (g.weighted ? 0.2 + 3 * random() : 1));
           const outputs = await runKernel(
             kernels,
             'gram_keys',
             { middleTokens: middle },
-            { sequence: record, plain, mean, gram: { bytes: g.width * g.width * 4 } },
+            {
+              ...{ sequence: record, plain, mean, gram: { bytes: g.width * g.width * 4 } },
+              ...(g.weighted ? { weights, token_weights: tokenWeights } : {}),
+            },
           );
           const gram = asFloats(outputs.gram!);
 
           const expected = new Float64Array(g.width * g.width);
-          const centred = Float64Array.from(plain, (x, at) => x - mean[at % g.width]!);
+          const centred = Float64Array.from(plain, (x, at) => weights[at % g.width]! * (x - mean[at % g.width]!));
           for (let token = 0; token < middle; token++) {
             const row = centred.subarray(token * g.width, (token + 1) * g.width);
             for (let i = 0; i < g.width; i++) {
-              for (let j = 0; j < g.width; j++) expected[i * g.width + j]! += (row[i]! * row[j]!) / middle;
+              for (let j = 0; j < g.width; j++)
+                expected[i * g.width + j]! += (tokenWeights[token]! * row[i]! * row[j]!) / middle;
             }
           }
           expect(worstDifference(gram, expected).by).toBeLessThanOrEqual(1e-5 * largestOf(expected));

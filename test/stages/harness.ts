@@ -1,7 +1,6 @@
 import { type GeneratedKernels, generate } from '../../codegen/generate.js';
-
 import { layoutSequence, splitPrompt } from '../../codegen/plan/layout.js';
-import type { FieldBits } from '../../dsl/codec.js';
+import type { FieldBits, LowRankCodec } from '../../dsl/codec.js';
 import { channelMax } from '../../dsl/codecs/channelMax.js';
 import { hadamard } from '../../dsl/codecs/hadamard.js';
 import { lloydMax } from '../../dsl/codecs/lloydMax.js';
@@ -10,7 +9,7 @@ import { unrope } from '../../dsl/codecs/unrope.js';
 import { vq } from '../../dsl/codecs/vq.js';
 import { type Geometry, geometryOf } from '../../dsl/geometry.js';
 import { type ModelShape, modelFrom } from '../../dsl/model.js';
-import { defineScheme, type Scheme } from '../../dsl/scheme.js';
+import { defineScheme, isAllocated, type Scheme } from '../../dsl/scheme.js';
 import type { Target } from '../../dsl/stage.js';
 import type { Device } from '../../runtime/device.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
@@ -32,7 +31,15 @@ interface CaseParts {
   readonly kvHeads: number;
   readonly headDim: number;
   readonly rank: Rank;
-  readonly bits: FieldBits | readonly FieldBits[];
+  /** Fixed widths, or a budget for each token's key code. */
+  readonly bits: LowRankCodec['bits'];
+  readonly weight?: 'none' | 'queries';
+  readonly unbiased?: boolean;
+  /** All channels if left out. */
+  readonly rotaryDim?: number;
+  readonly pairing?: 'half' | 'interleaved';
+  readonly scoreScale?: number;
+  readonly scoreCap?: number;
   readonly group?: 16 | 32 | 64 | 128;
   readonly channels?: 2 | 4 | 8;
   readonly entries?: 16 | 32 | 64 | 128 | 256;
@@ -43,9 +50,8 @@ interface CaseParts {
 
 export function makeCase(parts: CaseParts): Case {
   const { heads, kvHeads, headDim, rank, bits } = parts;
-  const widths = typeof bits === 'number' ? '' : `-${bits.join('')}`;
-  const name = `${heads}-${kvHeads}-${headDim}-r${rank}${widths}`;
-  const model = modelFrom(
+  const name = nameOf(parts);
+  const plain = modelFrom(
     {
       model_type: 'llama',
       hidden_size: heads * headDim,
@@ -58,15 +64,34 @@ export function makeCase(parts: CaseParts): Case {
     },
     name,
   );
+  const { rotaryDim = headDim, pairing = 'half', scoreScale = plain.scoreScale, scoreCap } = parts;
+  const invFreq = Array.from({ length: rotaryDim / 2 }, (_, j) => 10000 ** ((-2 * j) / rotaryDim));
+  const rope = { ...plain.rope, rotaryDim, pairing, invFreq };
+  const model = {
+    ...plain,
+    rope,
+    kinds: [{ rope }],
+    scoreScale,
+    ...(scoreCap === undefined ? {} : { scoreCap }),
+  };
+  const { weight = 'none', unbiased = false, channels = 4, entries = 256 } = parts;
   const scheme = defineScheme({
-    name: `case-${name}`,
-    keys: [unrope(), pca({ rank, bits, group: parts.group ?? 64 })],
-    values: [hadamard(), channelMax(), vq({ channels: parts.channels ?? 4, entries: parts.entries ?? 256 })],
+    name: 'case',
+    keys: [unrope(), pca({ rank, bits, group: isAllocated(bits) ? 16 : (parts.group ?? 64), weight })],
+    values: [hadamard(), channelMax(), vq({ channels, entries, unbiased })],
     sinks: parts.sinks ?? 4,
     window: parts.window ?? 8,
     stream: lloydMax({ bits: parts.streamBits ?? 8 }),
   });
   return { name, model, scheme };
+}
+
+function nameOf(parts: CaseParts): string {
+  const { heads, kvHeads, headDim, rank, bits, rotaryDim = headDim, pairing, scoreCap, weight, unbiased } = parts;
+  const widths = isAllocated(bits) ? `-b${bits.budget}` : typeof bits === 'number' ? '' : `-${bits.join('')}`;
+  const rope = `${rotaryDim < headDim ? `-${rotaryDim}` : ''}${pairing === 'interleaved' ? '-interleaved' : ''}`;
+  const rest = [scoreCap ? '-capped' : '', weight === 'queries' ? '-weighted' : '', unbiased ? '-unbiased' : ''];
+  return `${heads}-${kvHeads}-${headDim}${rope}-r${rank}${widths}${rest.join('')}`;
 }
 
 /** A drawn geometry: every size from its list, drawn again until they fit together. The same seed gives the same one. */
@@ -78,9 +103,12 @@ export function drawCase(seed: number): Case {
     const headDim = pick(16, 32, 48, 64, 80, 96);
     const group = pick(16, 32, 64);
     const rank = pick<Rank>(16, 32, 48, 64);
-    const bits = Array.from({ length: Math.ceil(rank / group) }, () => pick<FieldBits>(0, 2, 4, 6, 8));
+    const widths = Array.from({ length: Math.ceil(rank / group) }, () => pick<FieldBits>(0, 2, 4, 6, 8));
+    const bits = pick<CaseParts['bits']>(widths, { budget: 2 * rank }, { budget: 4 * rank });
     const channels = pick<2 | 4 | 8>(2, 4, 8);
-    if (rank > kvHeads * headDim || headDim % (channels * 4) !== 0 || bits.every((width) => width === 0)) continue;
+    const rotaryDim = pick(headDim, headDim, headDim / 2, headDim / 4);
+    const none = widths.every((width) => width === 0);
+    if (rank > kvHeads * headDim || headDim % (channels * 4) !== 0 || none || rotaryDim % 2 !== 0) continue;
     return makeCase({
       heads: kvHeads * pick(1, 2, 3, 5, 6, 8),
       kvHeads,
@@ -89,6 +117,12 @@ export function drawCase(seed: number): Case {
       bits,
       group,
       channels,
+      rotaryDim,
+      pairing: pick<'half' | 'interleaved'>('half', 'half', 'interleaved'),
+      weight: pick<'none' | 'queries'>('none', 'queries'),
+      unbiased: pick(false, true),
+      scoreScale: pick(1, 0.5, 2) / Math.sqrt(headDim),
+      ...(pick(0, 0, 1) === 1 ? { scoreCap: 50 } : {}),
       entries: pick<16 | 32 | 64 | 128 | 256>(16, 32, 64, 128, 256),
       sinks: pick(0, 1, 4, 7),
       window: pick(1, 5, 8, 17),
@@ -101,8 +135,9 @@ export function drawCase(seed: number): Case {
 const seed = Number(process.env.KVFORGE_SEED ?? 20261201);
 
 /**
- * Geometries of the property tests: two drawn, and five chosen for what they hold together: GQA 1, 3, 4, 5, 7; d 16 to
- * 128; mixed widths; every stream width. Few, because each costs a compile.
+ * Geometries of the property tests: two drawn, and five chosen for what they hold together: GQA 3, 4, 5, 7; d 16 to
+ * 128; fixed and allocated widths; every stream width; RoPE on all channels or some, in both pairings; capped scores;
+ * weighted keys; unbiased values. Few, because each costs a compile.
  */
 export const cases: readonly Case[] = [
   makeCase({
@@ -115,9 +150,21 @@ export const cases: readonly Case[] = [
     channels: 4,
     entries: 16,
     streamBits: 3,
+    rotaryDim: 12,
   }),
   makeCase({ heads: 9, kvHeads: 3, headDim: 64, rank: 32, bits: 4, streamBits: 8 }),
-  makeCase({ heads: 7, kvHeads: 1, headDim: 64, rank: 48, bits: [8, 6, 2], group: 16, streamBits: 4 }),
+  makeCase({
+    heads: 7,
+    kvHeads: 1,
+    headDim: 64,
+    rank: 48,
+    bits: [8, 6, 2],
+    group: 16,
+    streamBits: 4,
+    pairing: 'interleaved',
+    scoreCap: 50,
+    weight: 'queries',
+  }),
   makeCase({
     heads: 10,
     kvHeads: 2,
@@ -128,17 +175,21 @@ export const cases: readonly Case[] = [
     entries: 64,
     streamBits: 3,
     sinks: 0,
+    rotaryDim: 40,
+    pairing: 'interleaved',
+    unbiased: true,
   }),
   makeCase({
     heads: 8,
     kvHeads: 2,
     headDim: 128,
     rank: 80,
-    bits: [4, 2],
-    group: 64,
+    bits: { budget: 192 },
     channels: 8,
     streamBits: 2,
     window: 1,
+    weight: 'queries',
+    unbiased: true,
   }),
   drawCase(seed),
   drawCase(seed + 1),
@@ -176,7 +227,7 @@ export async function load(
   entries: readonly string[],
   target: Target = targetOf(device),
 ): Promise<LoadedKernels> {
-  const key = JSON.stringify([name, scheme.name, target]);
+  const key = JSON.stringify([name, scheme, target]);
   let kernels = generated.get(key);
   if (!kernels) {
     kernels = generate(scheme, model, target);
@@ -203,7 +254,14 @@ export function promptSetting(g: Geometry, tokens: number, streamCapacity = 0) {
     windowStart: 0,
     promptTokens: tokens,
   });
-  return { layout, record, middle, sinks, window, tables: buildTables(g, tokens + streamCapacity + g.scheme.window) };
+  return {
+    layout,
+    record,
+    middle,
+    sinks,
+    window,
+    tables: buildTables(g, tokens + streamCapacity + g.scheme.window, g.model.rope.invFreq),
+  };
 }
 
 /** The bytes of one named part of a sequence's share. */

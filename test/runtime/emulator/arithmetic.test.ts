@@ -139,6 +139,13 @@ describe.each(modes)('kernels run under %o', (options) => {
     expect(wrong.slice(0, 5)).toEqual([]);
   });
 
+  test('every signed byte is its integer in f16', async () => {
+    const bytes = Uint8Array.from({ length: 256 }, (_, i) => i);
+    const [, halves] = await launch(device, kernels.signedBytes, [new Uint32Array(bytes.buffer), 128], [1, 1, 1]);
+    const numbers = [...new Uint16Array(halves!)].map(fromHalf);
+    expect(numbers).toEqual([...new Int8Array(bytes.buffer)]);
+  });
+
   test('atomics count, and order nothing wrongly', async () => {
     const inputs = [new Uint32Array([0, 0, 1000, 0, 0]), new Int32Array([-100, 100, 0]), new Float32Array(1)] as const;
     const [counts, extremes, sum] = await launch(device, kernels.atomics, inputs, [4, 1, 1]);

@@ -144,6 +144,17 @@ if (pair.x == pair.x && pair.x != pair.y) packed[i] = 0;`,
   { threads: 256 },
 );
 
+/** The 256 bytes, four a word, as signed integers in f16. */
+export const signedBytes = kernel(
+  'signed_bytes',
+  ['const u32 words', 'u32 halves'],
+  `u32 pairs[2];
+unpack_signed_bytes(pairs, words[threadIdx.x]);
+halves[threadIdx.x * 2] = pairs[0];
+halves[threadIdx.x * 2 + 1] = pairs[1];`,
+  { threads: 64 },
+);
+
 export const atomics = kernel(
   'atomics',
   ['u32 counts', 'i32 extremes', 'f32 sum'],

@@ -144,6 +144,17 @@ describe('memory never written', () => {
     );
   });
 
+  test('a local variable that was never initialised holds no zero', async () => {
+    const sum = (entry: string, declared: string) =>
+      kernel(entry, ['const f32 a', 'f32 b'], `${declared}\nfor (u32 i = 0; i < 2; ++i) sum += a[i];\nb[0] = sum;`, {
+        threads: 1,
+      });
+    const [, zero] = await launch(device, sum('summed', 'float sum = 0.0f;'), [words(2), 1]);
+    expect(new Float32Array(zero!)[0]).toBe(2);
+    const [, wild] = await launch(device, sum('summed_wild', 'float sum;'), [words(2), 1]);
+    expect(Math.abs(new Float32Array(wild!)[0]!)).toBeGreaterThan(1e38);
+  });
+
   test('a copy that was not waited for', async () => {
     const told = (name: string, bytes: string, hint = '') =>
       `${name}.cu:11: expected a read of bytes written before, got a read of bytes ${bytes} of shared_memory, never written, by thread 0 of block (0, 0, 0) of ${name}. Write them first in the same block; after a cp.async, wait for its group.${hint}`;
@@ -153,7 +164,9 @@ describe('memory never written', () => {
 
   test('what a launch wrote stays written for the next', async () => {
     const [kernelOne] = await device.compile([kernel('first', ['f32 a'], 'a[threadIdx.x] = 2.0f;')]);
-    const [kernelTwo] = await device.compile([kernel('second', ['const f32 a', 'f32 b'], 'b[0] = a[31];')]);
+    const [kernelTwo] = await device.compile([
+      kernel('second', ['const f32 a', 'f32 b'], 'b[0] = a[31];', { threads: 1 }),
+    ]);
     const [a, b] = [device.allocate('a', 128), device.allocate('b', 4)];
     await device.run([
       { kernel: kernelOne!, grid: [1, 1, 1], bindings: { a: { buffer: a } } },

@@ -122,6 +122,39 @@ cp_async_16(tile + 4 * threadIdx.x, a + 4 * threadIdx.x);`,
   });
 });
 
+describe('races in a block over a binding', () => {
+  test('a barrier between two threads that use one word', async () => {
+    const turn = (entry: string, between: string): KernelText =>
+      kernel(entry, ['f32 b'], `b[threadIdx.x] = 1.0f;\n${between}\nb[64 + threadIdx.x] = b[63 - threadIdx.x];`, {
+        threads: 64,
+      });
+    expect(await report(turn('turned', '__syncthreads();'), [128])).toBe('no error');
+    expect(await report(turn('unordered', '__syncwarp();'), [words(128)])).toBe(
+      'unordered.cu:3: expected a barrier between two uses of bytes 128..131 of b, got a write by thread 32 of block (0, 0, 0) of unordered and a read by thread 31 at unordered.cu:5. Put __syncthreads() between them, or __syncwarp() where both are in one warp.',
+    );
+  });
+
+  test('a word that other threads still read when one changes it', async () => {
+    const text = kernel(
+      'advanced',
+      ['u32 b'],
+      'const u32 n = b[0];\nif (threadIdx.x == 0) b[0] = n + 1;\nb[1 + threadIdx.x] = n;',
+    );
+    expect(await report(text, [new Uint32Array(33)])).toBe(
+      'advanced.cu:3: expected a barrier between two uses of bytes 0..3 of b, got a read by thread 1 of block (0, 0, 0) of advanced and a write by thread 0 at advanced.cu:4. Put __syncthreads() between them, or __syncwarp() where both are in one warp.',
+    );
+  });
+
+  test('what an earlier launch or another block did is not held against a thread', async () => {
+    const text = kernel('again', ['u32 b'], 'b[blockIdx.x * 32 + (threadIdx.x ^ b[64])] = 1;');
+    const input = new Uint32Array(65);
+    for (const shift of [0, 1, 5]) {
+      input[64] = shift;
+      expect(await report(text, [input], [2, 1, 1])).toBe('no error');
+    }
+  });
+});
+
 describe('races between blocks', () => {
   const merge = (entry: string, fence: string, counting: string): KernelText =>
     kernel(

@@ -206,7 +206,7 @@ console.log((await device.read(buffer))[0], device.pid);`);
   await expect.poll(() => alive(pid!), { timeout: 5000 }).toBe(false);
 });
 
-const start = `const [one] = await device.compile([kernel('one', ['u32 b'], 'b[0] = 1;')]);
+const start = `const [one] = await device.compile([kernel('one', ['u32 b'], 'b[threadIdx.x] = 1;', { threads: 1 })]);
 const buffer = device.allocate('b', 256);
 const once = [{ kernel: one, grid: [1, 1, 1], bindings: { b: { buffer } } }];
 `;
@@ -236,7 +236,7 @@ console.log(fault);`;
 test('Node waits for whatever a device has promised', async () => {
   const body = `${start}await device.run(once);
 await Promise.all([device.run(once), device.read(buffer, 0, 4)]);
-const again = kernel('again', ['u32 b'], 'b[0] = 1;');
+const again = kernel('again', ['u32 b'], 'b[threadIdx.x] = 1;', { threads: 1 });
 await Promise.all([device.compile([again]), device.read(buffer, 0, 4)]);
 const broken = kernel('broken', ['u32 b'], 'b[1u << 20] = 1;');
 console.log(await launch(device, broken, [4]).catch((error) => error.code));`;

@@ -60,17 +60,19 @@ test('a middle of one token, a stream of one token and one kept token decode by 
   const parts: ShardParts = {
     kvHeads: 1,
     headDim: 2,
-    invFreq: [Math.PI / 2],
+    rope: { invFreq: [Math.PI / 2], pairing: 'half' },
     sinks: { keys: kept, values: kept },
     middle: {
       tokens: 1,
       firstPosition: 1,
       rank: 1,
       coefficientCodes: Int32Array.of(3),
+      codeOffset: 0,
       coefficientScales: Float64Array.of(0.5),
       basisCodes: Int8Array.of(100, -50),
       basisScales: Float64Array.of(0.01),
       mean: Float64Array.of(1, 2),
+      weights: Float64Array.of(1, 1),
       channels: 2,
       valueCodes: Uint16Array.of(1),
       codebook: Float64Array.of(9, 9, 0.5, 1),
@@ -171,14 +173,27 @@ test('a cache that is not finite is refused', () => {
   expect(() => encodeShard(cache, small, options)).toThrow(new RangeError('the cache is not finite'));
 });
 
-test('the closed-form identity gives the score of the decoded key', () => {
-  const parts = encodeShard(randomCache(200), small, options);
+const { invFreq } = small.rope;
+const variants: readonly [string, Partial<ShardParts>, Partial<ShardParts['middle']>][] = [
+  ['as Shard codes it', {}, {}],
+  ['with interleaved pairs', { rope: { invFreq, pairing: 'interleaved' } }, {}],
+  ['with half of the channels rotated', { rope: { invFreq: invFreq.slice(0, 2), pairing: 'half' } }, {}],
+  [
+    'with mid-rise codes and weights',
+    {},
+    { codeOffset: 0.5, weights: Float64Array.from({ length: 16 }, (_, i) => 1 / (1 + i)) },
+  ],
+];
+
+test.each(variants)('the closed-form identity gives the score of the decoded key, %s', (_name, change, middle) => {
+  const encoded = encodeShard(randomCache(200), small, options);
+  const parts = { ...encoded, ...change, middle: { ...encoded.middle, ...middle } };
   const { keys } = decodeShard(parts);
   const queries = randomTensor(1, 20, 8, 3);
   for (let index = 0; index < queries.tokens; index++) {
     const query = vectorAt(queries, 0, index);
     const queryPosition = 199 + 31 * index;
-    const turned = rotate(query, queryPosition, parts.invFreq);
+    const turned = rotate(query, queryPosition, parts.rope);
     for (const token of [0, 1, 77, parts.middle.tokens - 1]) {
       for (const kvHead of [0, 1]) {
         const key = vectorAt(keys, kvHead, options.sinks + token);
@@ -206,7 +221,7 @@ describe('real activations of SmolLM2-135M, layer 14', async () => {
     const queries = emptyTensor(plain.heads, plain.tokens, plain.channels);
     for (let head = 0; head < plain.heads; head++) {
       positions.forEach((position, index) => {
-        vectorAt(queries, head, index).set(rotate(vectorAt(plain, head, index), position, model.rope.invFreq));
+        vectorAt(queries, head, index).set(rotate(vectorAt(plain, head, index), position, model.rope));
       });
     }
     const parts = encodeShard(exact, model, {

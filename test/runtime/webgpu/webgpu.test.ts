@@ -302,5 +302,5 @@ test('what a browser loads imports no Node module: all of that lies behind the i
   };
   await visit(new URL('../../../runtime/webgpu/webgpu.js', import.meta.url));
   const files = [...seen].map((href) => href.split('/').at(-1)).sort();
-  expect(files).toEqual(['adapter.js', 'checks.js', 'compile.js', 'errors.js', 'webgpu.js']);
+  expect(files).toEqual(['adapter.js', 'checks.js', 'compile.js', 'errors.js', 'gpuDevice.js', 'webgpu.js']);
 });

@@ -20,12 +20,12 @@ constexpr u32 AT_WINDOW_TOKENS = 3;  // record: exact tokens in the ring
 constexpr u32 AT_WINDOW_START = 4;  // record: slot of the ring's oldest token
 constexpr u32 AT_STREAM_CAPACITY = 6;  // record: tokens the stream has room for
 constexpr u32 AT_REFUSED_TOKENS = 7;  // record: tokens refused because the stream was full
-constexpr u32 AT_WINDOW_KEYS = 10;  // record: where f16 ring [window][8 KV heads][128], after RoPE begins
-constexpr u32 AT_WINDOW_VALUES = 11;  // record: where f16 ring [window][8 KV heads][128] begins
-constexpr u32 AT_STREAM_KEY_CODES = 20;  // record: where 8-bit fields [stream][8 KV heads][128], after RoPE and Hadamard begins
-constexpr u32 AT_STREAM_KEY_NORMS = 21;  // record: where f16 [stream][8 KV heads] begins
-constexpr u32 AT_STREAM_VALUE_CODES = 22;  // record: where 8-bit fields [stream][8 KV heads][128], after Hadamard begins
-constexpr u32 AT_STREAM_VALUE_NORMS = 23;  // record: where f16 [stream][8 KV heads] begins
+constexpr u32 AT_WINDOW_KEYS = 12;  // record: where f16 ring [window][8 KV heads][128], after RoPE begins
+constexpr u32 AT_WINDOW_VALUES = 13;  // record: where f16 ring [window][8 KV heads][128] begins
+constexpr u32 AT_STREAM_KEY_CODES = 22;  // record: where 8-bit fields [stream][8 KV heads][128], after RoPE and Hadamard begins
+constexpr u32 AT_STREAM_KEY_NORMS = 23;  // record: where f16 [stream][8 KV heads] begins
+constexpr u32 AT_STREAM_VALUE_CODES = 24;  // record: where 8-bit fields [stream][8 KV heads][128], after Hadamard begins
+constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // record: where f16 [stream][8 KV heads] begins
 constexpr u32 THREADS = 128;  // threads of a block
 
 __device__ __forceinline__ float vector_dot(float2 a, float2 b) { return a.x * b.x + a.y * b.y; }
@@ -130,13 +130,14 @@ __device__ __forceinline__ float block_max(float value, float (&scratch)[THREADS
   return largest;
 }
 
-// Hadamard transform (Sylvester order) of one head in shared memory, in place, in blocks of HADAMARD_BLOCK channels.
-// Not yet scaled by HADAMARD_SCALE. Barriers on entry and exit: stores before and loads after need none of their own.
-__device__ __forceinline__ void hadamard(float* channels) {
+// Hadamard transform (Sylvester order) of `count` channels in shared memory, one head or several, in place, in blocks of
+// HADAMARD_BLOCK channels. Not yet scaled by HADAMARD_SCALE. Barriers on entry and exit: stores before and loads after
+// need none of their own.
+__device__ __forceinline__ void hadamard(float* channels, u32 count = HEAD_DIM) {
   for (u32 stride = 1; stride < HADAMARD_BLOCK; stride *= 2) {
     __syncthreads();  // the caller's stores, then the stores of the previous stride, are complete
-    if (threadIdx.x < HEAD_DIM / 2) {
-      const u32 low = threadIdx.x / stride * stride * 2 + threadIdx.x % stride;
+    for (u32 i = threadIdx.x; i < count / 2; i += THREADS) {
+      const u32 low = i / stride * stride * 2 + i % stride;
       const float2 turned = butterfly(channels[low], channels[low + stride]);
       channels[low] = turned.x;
       channels[low + stride] = turned.y;

@@ -12,8 +12,8 @@ constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
 constexpr u32 VALUE_ROW_WORDS = 64;  // words of one token's value indices, four each
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_VALUE_CODES = 17;  // record: where u8 [middle][256 vectors] begins
-constexpr u32 AT_CODEBOOK = 18;  // record: where f16 [256 entries][4] begins
+constexpr u32 AT_VALUE_CODES = 19;  // record: where u8 [middle][256 vectors] begins
+constexpr u32 AT_CODEBOOK = 20;  // record: where f16 [256 entries][4] begins
 constexpr u32 THREADS = 128;  // threads of a block
 
 __device__ __forceinline__ float vector_dot(float2 a, float2 b) { return a.x * b.x + a.y * b.y; }
@@ -32,7 +32,7 @@ __device__ __forceinline__ float4 vector_subtract(float4 a, float4 b) { return m
 __device__ __forceinline__ float4 vector_multiply(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
 __device__ __forceinline__ float4 vector_scale(float4 a, float factor) { return make_float4(a.x * factor, a.y * factor, a.z * factor, a.w * factor); }
 
-// dsl/codecs/vq.ts:41 centroidDistances, channels = 4
+// dsl/codecs/vq.ts:57 centroidDistances, channels = 4
 // Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
 template <typename Centroids>
 __device__ __forceinline__ float4 centroid_distances_4(float4 (&points)[4], u32 entry, Centroids centroids) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ float4 centroid_distances_4(float4 (&points)[4], u32 
   return distances;
 }
 
-// dsl/codecs/vq.ts:61 nearestCentroids, channels = 4, entries = 256
+// dsl/codecs/vq.ts:77 nearestCentroids, channels = 4, entries = 256
 // Indices of the nearest codebook entries of four points; the lowest on ties.
 template <typename Centroids>
 __device__ __forceinline__ uint4 nearest_centroids_4_256(float4 (&points)[4], Centroids centroids) {

@@ -9,7 +9,7 @@
 
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 MAX_SWEEPS = 12;  // of this schedule
+constexpr u32 MAX_SWEEPS = 12;  // rounds of Jacobi rotations, at most
 
 // dsl/codecs/jacobi.ts:7 jacobiRotation
 // Cosine and sine of the rotation that zeroes the off-diagonal entry of a symmetric 2 x 2 matrix [[app, apq], [apq, aqq]], the smaller of the two angles (Golub and Van Loan, section 8.5.2).

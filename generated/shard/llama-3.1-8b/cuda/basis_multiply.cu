@@ -9,7 +9,7 @@
 
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 192;  // components of a key
-constexpr u32 TILE = 16;  // of this schedule
+constexpr u32 TILE = 16;  // rows and columns of a matrix tile
 
 // One TILE x TILE tile of the product a block, one entry a thread. WIDTH and RANK are multiples of TILE.
 extern "C" __global__ void __launch_bounds__(256) basis_multiply(

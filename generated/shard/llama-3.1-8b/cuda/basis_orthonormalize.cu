@@ -10,7 +10,7 @@
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 SEED = 1;  // of this schedule
+constexpr u32 SEED = 1;  // of the random start
 
 // dsl/random.ts:4 hashBits
 // A hash of 32 bits with full avalanche (the PCG RXS-M-XS permutation; O'Neill 2014, section 6.3.4).

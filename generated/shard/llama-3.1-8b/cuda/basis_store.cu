@@ -10,17 +10,17 @@
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 RANK_WORDS = 48;  // words of a basis row, four int8 columns each
-constexpr u32 AT_KEY_BASIS = 14;  // record: where i8 [1024 channels][192 components] begins
-constexpr u32 AT_KEY_BASIS_SCALES = 15;  // record: where f16 [192 components] begins
+constexpr u32 AT_KEY_BASIS = 16;  // record: where i8 [1024 channels][192 components] begins
+constexpr u32 AT_KEY_BASIS_SCALES = 17;  // record: where f16 [192 components] begins
 constexpr u32 THREADS = 256;  // threads of a block
 
-// dsl/codecs/pca.ts:119 basisScale
+// dsl/codecs/pca.ts:142 basisScale
 // One scale a basis column: its largest magnitude over 127, stored as f16.
 __device__ __forceinline__ float basis_scale(float max_abs) {
   return round_to_half(fminf(max_abs / 127.0f, 65504.0f));
 }
 
-// dsl/codecs/pca.ts:125 basisCode
+// dsl/codecs/pca.ts:148 basisCode
 // The int8 code of a basis entry.
 __device__ __forceinline__ int basis_code(float entry, float scale) {
   float code = 0.0f;

@@ -12,8 +12,8 @@ constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 SEED = 1;  // of this schedule
-constexpr u32 SAMPLE = 4096;  // of this schedule
+constexpr u32 SEED = 1;  // of the random start
+constexpr u32 SAMPLE = 4096;  // points of the k-means++ sample, at most
 
 // dsl/random.ts:4 hashBits
 // A hash of 32 bits with full avalanche (the PCG RXS-M-XS permutation; O'Neill 2014, section 6.3.4).

@@ -12,10 +12,10 @@ constexpr u32 WINDOW = 64;  // slots of the exact ring at the end
 constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
 constexpr u32 AT_WINDOW_TOKENS = 3;  // record: exact tokens in the ring
 constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
-constexpr u32 AT_SINK_KEYS = 8;  // record: where f16 [sinks][8 KV heads][128], after RoPE begins
-constexpr u32 AT_SINK_VALUES = 9;  // record: where f16 [sinks][8 KV heads][128] begins
-constexpr u32 AT_WINDOW_KEYS = 10;  // record: where f16 ring [window][8 KV heads][128], after RoPE begins
-constexpr u32 AT_WINDOW_VALUES = 11;  // record: where f16 ring [window][8 KV heads][128] begins
+constexpr u32 AT_SINK_KEYS = 10;  // record: where f16 [sinks][8 KV heads][128], after RoPE begins
+constexpr u32 AT_SINK_VALUES = 11;  // record: where f16 [sinks][8 KV heads][128] begins
+constexpr u32 AT_WINDOW_KEYS = 12;  // record: where f16 ring [window][8 KV heads][128], after RoPE begins
+constexpr u32 AT_WINDOW_VALUES = 13;  // record: where f16 ring [window][8 KV heads][128] begins
 constexpr u32 THREADS = 128;  // threads of a block
 
 // One word (two channels) of one exact token a thread, for keys and values. Slots of the window first, then sinks.

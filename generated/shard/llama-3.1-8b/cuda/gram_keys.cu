@@ -10,9 +10,9 @@
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 TILE = 32;  // of this schedule
-constexpr u32 TILE_TOKENS = 16;  // of this schedule
-constexpr u32 PER_THREAD = 4;  // of this schedule
+constexpr u32 TILE = 32;  // rows and columns of a matrix tile
+constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
+constexpr u32 PER_THREAD = 4;  // matrix entries of a thread
 
 // One TILE x TILE tile of the matrix a block; PER_THREAD entries of one column a thread.
 extern "C" __global__ void __launch_bounds__(256) gram_keys(

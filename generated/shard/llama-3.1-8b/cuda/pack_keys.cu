@@ -1,4 +1,4 @@
-// pack_keys: Quantises the coefficients and packs their fields; one word of one group of one token a thread.
+// pack_keys: Quantises the coefficients and packs their fields; one word of one token a thread.
 // Stage project of scheme shard for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -10,10 +10,10 @@
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 KEY_ROW_WORDS = 24;  // words of one token's key fields
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_KEY_CODES = 12;  // record: where 4-bit fields [middle][192 components] begins
+constexpr u32 AT_KEY_CODES = 14;  // record: where 4-bit fields [middle][192 components] begins
 constexpr u32 THREADS = 128;  // threads of a block
 
-// dsl/codecs/pca.ts:102 coefficientField, bits = 4
+// dsl/codecs/pca.ts:125 coefficientField, bits = 4
 // The code of a coefficient as an unsigned field (offset binary): code + 2^(bits-1), code in [-limit, limit].
 __device__ __forceinline__ u32 coefficient_field_4(float coefficient, float scale) {
   float code = 0.0f;

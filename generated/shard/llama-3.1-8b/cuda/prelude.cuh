@@ -55,6 +55,14 @@ __device__ __forceinline__ float2 unpack_half2(u32 pair) {
   return make_float2(half_to_float((u16)(pair & 0xffffu)), half_to_float((u16)(pair >> 16)));
 }
 
+// The signed bytes of a word as halves, exactly: bytes 0 and 1, then 2 and 3. A byte plus 128 as the last bits of the
+// half 1024 makes 1152 plus the byte.
+__device__ __forceinline__ void unpack_signed_bytes(u32 (&pairs)[2], u32 bytes) {
+  const u32 raised = bytes ^ 0x80808080u;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(pairs[0]) : "r"(__byte_perm(raised, 0x64646464u, 0x4140)), "r"(0x64806480u));
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(pairs[1]) : "r"(__byte_perm(raised, 0x64646464u, 0x4342)), "r"(0x64806480u));
+}
+
 // d += a * b over one warp, halves in, floats out. Fragments, with g = lane / 4 and t = lane % 4:
 //   a[0] (row g, columns 2t, 2t+1), a[1] (row g+8, same), a[2] (row g, columns 2t+8, 2t+9), a[3] (row g+8, same)
 //   b[0] (rows 2t, 2t+1, column g), b[1] (rows 2t+8, 2t+9, column g)

@@ -1,4 +1,4 @@
-// project_keys: coefficients = (plain - mean) * columns, and the largest magnitude of every component over a tile of tokens.
+// project_keys: coefficients = (plain - mean) * columns, and the magnitudes of every component over a tile of tokens.
 // Stage project of scheme shard for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -10,8 +10,8 @@
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 TILE = 16;  // of this schedule
-constexpr u32 TILE_TOKENS = 16;  // of this schedule
+constexpr u32 TILE = 16;  // rows and columns of a matrix tile
+constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
 
 // One TILE_TOKENS x TILE tile of coefficients a block, one a thread. WIDTH and RANK are multiples of TILE.
 extern "C" __global__ void __launch_bounds__(256) project_keys(

@@ -1,4 +1,4 @@
-// scale_keys: One f16 scale a component from its largest magnitude.
+// scale_keys: One f16 scale a component from its magnitudes and its width.
 // Stage project of scheme shard for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -9,11 +9,11 @@
 
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_KEY_SCALES = 13;  // record: where f16 [192 components] begins
+constexpr u32 AT_KEY_SCALES = 15;  // record: where f16 [192 components] begins
 constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 TILE_TOKENS = 16;  // of this schedule
+constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
 
-// dsl/codecs/pca.ts:96 coefficientScale, bits = 4
+// dsl/codecs/pca.ts:119 coefficientScale, bits = 4
 // The scale that maps a component's largest magnitude to the largest code; stored as f16, saturated.
 __device__ __forceinline__ float coefficient_scale_4(float max_abs) {
   return round_to_half(fminf(max_abs / 7.0f, 65504.0f));

@@ -9,9 +9,9 @@
 
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_CHANNEL_MAX = 19;  // record: where f16 [8 KV heads][128], after Hadamard begins
+constexpr u32 AT_CHANNEL_MAX = 21;  // record: where f16 [8 KV heads][128], after Hadamard begins
 constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 TILE_TOKENS = 32;  // of this schedule
+constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 
 // dsl/codecs/channelMax.ts:20 clampToHalf
 __device__ __forceinline__ float clamp_to_half(float max_abs) {

@@ -1,4 +1,4 @@
-// unrope_keys: Un-rotates the keys of the middle and sums every channel over a tile of tokens.
+// unrope_keys: Un-rotates the keys of the middle and sums every channel, over a tile of tokens.
 // Stage unrope of scheme shard for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -8,7 +8,7 @@
 #include "prelude.cuh"
 
 constexpr u32 HEAD_DIM = 128;  // channels of a head
-constexpr u32 PAIRS = 64;  // rotary pairs of a head: channels j and j + PAIRS
+constexpr u32 PAIRS = 64;  // pairs of channels of a head; those past the rotary ones have angle zero
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 ANGLE_TILE = 64;  // rows of the fine angle table
 constexpr u32 FINE_ANGLES = 256;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
@@ -16,7 +16,7 @@ constexpr u32 COARSE_ANGLES = 8448;  // offset in the tables: [..][PAIRS](cosine
 constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
 constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
-constexpr u32 TILE_TOKENS = 32;  // of this schedule
+constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 
 // dsl/codecs/unrope.ts:22 unrotatePair
 // Undoes `rotatePair`.
@@ -28,6 +28,20 @@ __device__ __forceinline__ float2 unrotate_pair(float a, float b, float2 angle) 
 // Adds two angles held as (cosine, sine).
 __device__ __forceinline__ float2 add_angles(float2 coarse, float2 fine) {
   return make_float2(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
+}
+
+// dsl/codecs/unrope.ts:42 firstOfPair, rotated = 64, pairs = 64, interleaved = 0
+// The first channel of a pair.
+__device__ __forceinline__ u32 first_of_pair_64_64_0(u32 pair) {
+  u32 channel = pair;
+  return channel;
+}
+
+// dsl/codecs/unrope.ts:58 secondOfPair, rotated = 64, pairs = 64, interleaved = 0
+// The second channel of a pair.
+__device__ __forceinline__ u32 second_of_pair_64_64_0(u32 pair) {
+  u32 channel = pair + 64u;
+  return channel;
 }
 
 // Element `index` of an f16 array held two a word.
@@ -60,22 +74,24 @@ extern "C" __global__ void __launch_bounds__(64) unrope_keys(
   if (first >= middle || pair >= PAIRS) return;
 
   const u32 end = min(first + TILE_TOKENS, middle);
-  float sum_low = 0.0f;
-  float sum_high = 0.0f;
+  const u32 first_channel = first_of_pair_64_64_0(pair);
+  const u32 second_channel = second_of_pair_64_64_0(pair);
+  float first_sum = 0.0f;
+  float second_sum = 0.0f;
   for (u32 token = first; token < end; ++token) {
     // Sinks come before the middle, so a middle token's place in the prompt is also its position.
     const u32 position = sinks + token;
     const u32* key = keys + (head * prompt + position) * (HEAD_DIM / 2);
     const float2 angle = angle_at(tables, position, pair);
-    const float2 unturned = unrotate_pair(half_at(key, pair), half_at(key, pair + PAIRS), angle);
+    const float2 unturned = unrotate_pair(half_at(key, first_channel), half_at(key, second_channel), angle);
     float* row = plain + token * WIDTH + head * HEAD_DIM;
-    row[pair] = unturned.x;
-    row[pair + PAIRS] = unturned.y;
-    sum_low += unturned.x;
-    sum_high += unturned.y;
+    row[first_channel] = unturned.x;
+    row[second_channel] = unturned.y;
+    first_sum += unturned.x;
+    second_sum += unturned.y;
   }
 
   float* sums = partial_sums + blockIdx.x * WIDTH + head * HEAD_DIM;
-  sums[pair] = sum_low;
-  sums[pair + PAIRS] = sum_high;
+  sums[first_channel] = first_sum;
+  sums[second_channel] = second_sum;
 }

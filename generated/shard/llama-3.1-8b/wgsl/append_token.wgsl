@@ -5,7 +5,7 @@
 // stream: lloydMax(8 bits); sinks 4, window 64
 
 const HEAD_DIM = 128u;  // channels of a head
-const PAIRS = 64u;  // rotary pairs of a head: channels j and j + PAIRS
+const PAIRS = 64u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const KV_HEADS = 8u;  // KV heads
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const HADAMARD_BLOCK = 128u;  // channels of one Hadamard block
@@ -19,12 +19,12 @@ const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
 const AT_WINDOW_START = 4u;  // record: slot of the ring's oldest token
 const AT_STREAM_CAPACITY = 6u;  // record: tokens the stream has room for
 const AT_REFUSED_TOKENS = 7u;  // record: tokens refused because the stream was full
-const AT_WINDOW_KEYS = 10u;  // record: where f16 ring [window][8 KV heads][128], after RoPE begins
-const AT_WINDOW_VALUES = 11u;  // record: where f16 ring [window][8 KV heads][128] begins
-const AT_STREAM_KEY_CODES = 20u;  // record: where 8-bit fields [stream][8 KV heads][128], after RoPE and Hadamard begins
-const AT_STREAM_KEY_NORMS = 21u;  // record: where f16 [stream][8 KV heads] begins
-const AT_STREAM_VALUE_CODES = 22u;  // record: where 8-bit fields [stream][8 KV heads][128], after Hadamard begins
-const AT_STREAM_VALUE_NORMS = 23u;  // record: where f16 [stream][8 KV heads] begins
+const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][8 KV heads][128], after RoPE begins
+const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][8 KV heads][128] begins
+const AT_STREAM_KEY_CODES = 22u;  // record: where 8-bit fields [stream][8 KV heads][128], after RoPE and Hadamard begins
+const AT_STREAM_KEY_NORMS = 23u;  // record: where f16 [stream][8 KV heads] begins
+const AT_STREAM_VALUE_CODES = 24u;  // record: where 8-bit fields [stream][8 KV heads][128], after Hadamard begins
+const AT_STREAM_VALUE_NORMS = 25u;  // record: where f16 [stream][8 KV heads] begins
 const THREADS = 128u;  // threads of a block
 
 // records of all sequences; this kernel advances their lengths

@@ -3,23 +3,23 @@
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 16, warps = 1, coefficientHalves = 1
+// tunables: coefficientHalves = 1, tileTokens = 16, warps = 1, basisBytes = 1
 
 const HEAD_DIM = 128u;  // channels of a head
-const PAIRS = 64u;  // rotary pairs of a head: channels j and j + PAIRS
+const PAIRS = 64u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const HEADS = 32u;  // query heads
 const GROUP_SIZE = 4u;  // query heads that share a KV head
 const HADAMARD_BLOCK = 128u;  // channels of one Hadamard block
 const HADAMARD_SCALE = 0.0883883461;  // 1 / sqrt(HADAMARD_BLOCK)
 const THREADS = 128u;  // threads of a block
-const WORK_ITEM_WORDS = 4u;  // of this schedule
-const PARTIAL_WORDS = 1040u;  // of this schedule
+const WORK_ITEM_WORDS = 6u;  // words of a work item
+const PARTIAL_WORDS = 1040u;  // numbers of one partial result
 
-// [work items][sequence, KV head, split, splits]; splits of a row are neighbours
+// [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
 @group(0) @binding(0) var<storage, read> work: array<u32>;
 // [work items][2: Hadamard space, exact][4 query heads][128 output, maximum, weight sum]
 @group(0) @binding(1) var<storage, read> partials: array<f32>;
-// [sequences][32 heads][128]
+// [query rows][32 heads][128]
 @group(0) @binding(2) var<storage, read_write> output: array<f32>;
 
 // dsl/codecs/hadamard.ts:16 butterfly
@@ -67,10 +67,10 @@ fn attend_merge(
   @builtin(local_invocation_index) thread: u32,
 ) {
   let item = block.x;
-  let sequence = work[item * WORK_ITEM_WORDS];
   let kv_head = work[item * WORK_ITEM_WORDS + 1u];
-  let split = work[item * WORK_ITEM_WORDS + 2u];
-  let splits = work[item * WORK_ITEM_WORDS + 3u];
+  let query_row = work[item * WORK_ITEM_WORDS + 2u];
+  let split = work[item * WORK_ITEM_WORDS + 4u];
+  let splits = work[item * WORK_ITEM_WORDS + 5u];
   if (split != 0u) {
     return;
   }
@@ -102,7 +102,7 @@ fn attend_merge(
       let sum = head_rows[channel * GROUP_SIZE + h] + exact[h];
       // A row without tokens has no weight: it stays zero.
       let scale = select(0.0, 1.0 / max(weights[h], 1e-30), weights[h] > 0.0);
-      output[(sequence * HEADS + kv_head * GROUP_SIZE + h) * HEAD_DIM + channel] = sum * scale;
+      output[(query_row * HEADS + kv_head * GROUP_SIZE + h) * HEAD_DIM + channel] = sum * scale;
     }
   }
 }

@@ -7,7 +7,7 @@
 
 const RANK = 192u;  // components of a key
 const THREADS = 256u;  // threads of a block
-const MAX_SWEEPS = 12u;  // of this schedule
+const MAX_SWEEPS = 12u;  // rounds of Jacobi rotations, at most
 
 // [192][192], destroyed
 @group(0) @binding(0) var<storage, read_write> small: array<f32>;

@@ -8,7 +8,7 @@
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const RANK = 192u;  // components of a key
 const THREADS = 256u;  // threads of a block
-const SEED = 1u;  // of this schedule
+const SEED = 1u;  // of the random start
 
 // [1024][192], orthonormal columns afterwards
 @group(0) @binding(0) var<storage, read_write> basis: array<f32>;

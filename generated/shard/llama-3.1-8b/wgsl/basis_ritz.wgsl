@@ -7,7 +7,7 @@
 
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const RANK = 192u;  // components of a key
-const TILE = 16u;  // of this schedule
+const TILE = 16u;  // rows and columns of a matrix tile
 
 // [1024][192]
 @group(0) @binding(0) var<storage, read> basis: array<f32>;

@@ -8,8 +8,8 @@
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const RANK = 192u;  // components of a key
 const RANK_WORDS = 48u;  // words of a basis row, four int8 columns each
-const AT_KEY_BASIS = 14u;  // record: where i8 [1024 channels][192 components] begins
-const AT_KEY_BASIS_SCALES = 15u;  // record: where f16 [192 components] begins
+const AT_KEY_BASIS = 16u;  // record: where i8 [1024 channels][192 components] begins
+const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [192 components] begins
 const THREADS = 256u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words
@@ -23,13 +23,13 @@ const THREADS = 256u;  // threads of a block
 // [1024][192], orthonormal, descending eigenvalues
 @group(0) @binding(4) var<storage, read_write> columns: array<f32>;
 
-// dsl/codecs/pca.ts:119 basisScale
+// dsl/codecs/pca.ts:142 basisScale
 // One scale a basis column: its largest magnitude over 127, stored as f16.
 fn basis_scale(max_abs: f32) -> f32 {
   return unpack2x16float(pack2x16float(vec2f(min(max_abs / 127.0, 65504.0), 0.0))).x;
 }
 
-// dsl/codecs/pca.ts:125 basisCode
+// dsl/codecs/pca.ts:148 basisCode
 // The int8 code of a basis entry.
 fn basis_code(entry: f32, scale: f32) -> i32 {
   var code: f32 = 0.0;

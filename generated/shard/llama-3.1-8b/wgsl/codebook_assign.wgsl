@@ -10,7 +10,7 @@ const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
-const POINTS_PER_BLOCK = 1024u;  // of this schedule
+const POINTS_PER_BLOCK = 1024u;  // points that a block assigns
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;
@@ -23,7 +23,7 @@ const POINTS_PER_BLOCK = 1024u;  // of this schedule
 // [blocks][256][5]: sums, then the count
 @group(0) @binding(4) var<storage, read_write> partial_cells: array<f32>;
 
-// dsl/codecs/vq.ts:41 centroidDistances, channels = 4
+// dsl/codecs/vq.ts:57 centroidDistances, channels = 4
 // Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
 fn centroid_distances_4(points: ptr<function, array<vec4f, 4>>, entry: u32) -> vec4f {
   var distances: vec4f = vec4f(0.0, 0.0, 0.0, 0.0);
@@ -35,7 +35,7 @@ fn centroid_distances_4(points: ptr<function, array<vec4f, 4>>, entry: u32) -> v
   return distances;
 }
 
-// dsl/codecs/vq.ts:61 nearestCentroids, channels = 4, entries = 256
+// dsl/codecs/vq.ts:77 nearestCentroids, channels = 4, entries = 256
 // Indices of the nearest codebook entries of four points; the lowest on ties.
 fn nearest_centroids_4_256(points: ptr<function, array<vec4f, 4>>) -> vec4u {
   var best: vec4u = vec4u(0u, 0u, 0u, 0u);

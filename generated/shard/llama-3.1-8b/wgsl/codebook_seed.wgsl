@@ -10,8 +10,8 @@ const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
-const SEED = 1u;  // of this schedule
-const SAMPLE = 4096u;  // of this schedule
+const SEED = 1u;  // of the random start
+const SAMPLE = 4096u;  // points of the k-means++ sample, at most
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

@@ -10,7 +10,7 @@ const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const THREADS = 64u;  // threads of a block
-const POINTS_PER_BLOCK = 1024u;  // of this schedule
+const POINTS_PER_BLOCK = 1024u;  // points that a block assigns
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

@@ -8,9 +8,9 @@
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
-const TILE = 32u;  // of this schedule
-const TILE_TOKENS = 16u;  // of this schedule
-const PER_THREAD = 4u;  // of this schedule
+const TILE = 32u;  // rows and columns of a matrix tile
+const TILE_TOKENS = 16u;  // tokens of a tile
+const PER_THREAD = 4u;  // matrix entries of a thread
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

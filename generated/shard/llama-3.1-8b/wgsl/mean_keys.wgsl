@@ -7,9 +7,9 @@
 
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_MEAN = 16u;  // record: where f16 [1024 channels], before RoPE begins
+const AT_KEY_MEAN = 18u;  // record: where f16 [1024 channels], before RoPE begins
 const THREADS = 64u;  // threads of a block
-const TILE_TOKENS = 32u;  // of this schedule
+const TILE_TOKENS = 32u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

@@ -1,4 +1,4 @@
-// project_keys: coefficients = (plain - mean) * columns, and the largest magnitude of every component over a tile of tokens.
+// project_keys: coefficients = (plain - mean) * columns, and the magnitudes of every component over a tile of tokens.
 // Stage project of scheme shard for llama-3.1-8b. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -8,8 +8,8 @@
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const RANK = 192u;  // components of a key
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const TILE = 16u;  // of this schedule
-const TILE_TOKENS = 16u;  // of this schedule
+const TILE = 16u;  // rows and columns of a matrix tile
+const TILE_TOKENS = 16u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

@@ -1,4 +1,4 @@
-// scale_keys: One f16 scale a component from its largest magnitude.
+// scale_keys: One f16 scale a component from its magnitudes and its width.
 // Stage project of scheme shard for llama-3.1-8b. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -7,9 +7,9 @@
 
 const RANK = 192u;  // components of a key
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_SCALES = 13u;  // record: where f16 [192 components] begins
+const AT_KEY_SCALES = 15u;  // record: where f16 [192 components] begins
 const THREADS = 64u;  // threads of a block
-const TILE_TOKENS = 16u;  // of this schedule
+const TILE_TOKENS = 16u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;
@@ -20,7 +20,7 @@ const TILE_TOKENS = 16u;  // of this schedule
 // [192], rounded to f16
 @group(0) @binding(3) var<storage, read_write> scales: array<f32>;
 
-// dsl/codecs/pca.ts:96 coefficientScale, bits = 4
+// dsl/codecs/pca.ts:119 coefficientScale, bits = 4
 // The scale that maps a component's largest magnitude to the largest code; stored as f16, saturated.
 fn coefficient_scale_4(max_abs: f32) -> f32 {
   return unpack2x16float(pack2x16float(vec2f(min(max_abs / 7.0, 65504.0), 0.0))).x;

@@ -7,9 +7,9 @@
 
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_CHANNEL_MAX = 19u;  // record: where f16 [8 KV heads][128], after Hadamard begins
+const AT_CHANNEL_MAX = 21u;  // record: where f16 [8 KV heads][128], after Hadamard begins
 const THREADS = 64u;  // threads of a block
-const TILE_TOKENS = 32u;  // of this schedule
+const TILE_TOKENS = 32u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

@@ -9,7 +9,7 @@
 
 constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 32;  // components of a key
-constexpr u32 TILE = 16;  // of this schedule
+constexpr u32 TILE = 16;  // rows and columns of a matrix tile
 
 // One TILE x TILE tile of the small matrix a block, one entry a thread: the mean of basis^T * product and its
 // transpose. WIDTH and RANK are multiples of TILE.

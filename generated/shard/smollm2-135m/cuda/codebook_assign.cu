@@ -12,7 +12,7 @@ constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 POINTS_PER_BLOCK = 1024;  // of this schedule
+constexpr u32 POINTS_PER_BLOCK = 1024;  // points that a block assigns
 
 __device__ __forceinline__ float vector_dot(float2 a, float2 b) { return a.x * b.x + a.y * b.y; }
 __device__ __forceinline__ float2 vector_add(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
@@ -30,7 +30,7 @@ __device__ __forceinline__ float4 vector_subtract(float4 a, float4 b) { return m
 __device__ __forceinline__ float4 vector_multiply(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
 __device__ __forceinline__ float4 vector_scale(float4 a, float factor) { return make_float4(a.x * factor, a.y * factor, a.z * factor, a.w * factor); }
 
-// dsl/codecs/vq.ts:41 centroidDistances, channels = 4
+// dsl/codecs/vq.ts:57 centroidDistances, channels = 4
 // Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
 template <typename Centroids>
 __device__ __forceinline__ float4 centroid_distances_4(float4 (&points)[4], u32 entry, Centroids centroids) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ float4 centroid_distances_4(float4 (&points)[4], u32 
   return distances;
 }
 
-// dsl/codecs/vq.ts:61 nearestCentroids, channels = 4, entries = 256
+// dsl/codecs/vq.ts:77 nearestCentroids, channels = 4, entries = 256
 // Indices of the nearest codebook entries of four points; the lowest on ties.
 template <typename Centroids>
 __device__ __forceinline__ uint4 nearest_centroids_4_256(float4 (&points)[4], Centroids centroids) {

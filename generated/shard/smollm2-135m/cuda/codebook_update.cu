@@ -12,7 +12,7 @@ constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
 constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 POINTS_PER_BLOCK = 1024;  // of this schedule
+constexpr u32 POINTS_PER_BLOCK = 1024;  // points that a block assigns
 
 // One entry a thread: the mean of its members over all blocks, block by block in order.
 extern "C" __global__ void __launch_bounds__(64) codebook_update(

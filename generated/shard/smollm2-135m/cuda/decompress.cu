@@ -8,7 +8,7 @@
 #include "prelude.cuh"
 
 constexpr u32 HEAD_DIM = 64;  // channels of a head
-constexpr u32 PAIRS = 32;  // rotary pairs of a head: channels j and j + PAIRS
+constexpr u32 PAIRS = 32;  // pairs of channels of a head; those past the rotary ones have angle zero
 constexpr u32 KV_HEADS = 3;  // KV heads
 constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK_WORDS = 8;  // words of a basis row, four int8 columns each
@@ -28,25 +28,25 @@ constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
 constexpr u32 AT_STREAM_TOKENS = 2;  // record: generated tokens that left the window
 constexpr u32 AT_WINDOW_TOKENS = 3;  // record: exact tokens in the ring
 constexpr u32 AT_WINDOW_START = 4;  // record: slot of the ring's oldest token
-constexpr u32 AT_SINK_KEYS = 8;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
-constexpr u32 AT_SINK_VALUES = 9;  // record: where f16 [sinks][3 KV heads][64] begins
-constexpr u32 AT_WINDOW_KEYS = 10;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-constexpr u32 AT_WINDOW_VALUES = 11;  // record: where f16 ring [window][3 KV heads][64] begins
-constexpr u32 AT_KEY_CODES = 12;  // record: where 4-bit fields [middle][32 components] begins
-constexpr u32 AT_KEY_SCALES = 13;  // record: where f16 [32 components] begins
-constexpr u32 AT_KEY_BASIS = 14;  // record: where i8 [192 channels][32 components] begins
-constexpr u32 AT_KEY_BASIS_SCALES = 15;  // record: where f16 [32 components] begins
-constexpr u32 AT_KEY_MEAN = 16;  // record: where f16 [192 channels], before RoPE begins
-constexpr u32 AT_VALUE_CODES = 17;  // record: where u8 [middle][48 vectors] begins
-constexpr u32 AT_CODEBOOK = 18;  // record: where f16 [256 entries][4] begins
-constexpr u32 AT_CHANNEL_MAX = 19;  // record: where f16 [3 KV heads][64], after Hadamard begins
-constexpr u32 AT_STREAM_KEY_CODES = 20;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
-constexpr u32 AT_STREAM_KEY_NORMS = 21;  // record: where f16 [stream][3 KV heads] begins
-constexpr u32 AT_STREAM_VALUE_CODES = 22;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
-constexpr u32 AT_STREAM_VALUE_NORMS = 23;  // record: where f16 [stream][3 KV heads] begins
+constexpr u32 AT_SINK_KEYS = 10;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
+constexpr u32 AT_SINK_VALUES = 11;  // record: where f16 [sinks][3 KV heads][64] begins
+constexpr u32 AT_WINDOW_KEYS = 12;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
+constexpr u32 AT_WINDOW_VALUES = 13;  // record: where f16 ring [window][3 KV heads][64] begins
+constexpr u32 AT_KEY_CODES = 14;  // record: where 4-bit fields [middle][32 components] begins
+constexpr u32 AT_KEY_SCALES = 15;  // record: where f16 [32 components] begins
+constexpr u32 AT_KEY_BASIS = 16;  // record: where i8 [192 channels][32 components] begins
+constexpr u32 AT_KEY_BASIS_SCALES = 17;  // record: where f16 [32 components] begins
+constexpr u32 AT_KEY_MEAN = 18;  // record: where f16 [192 channels], before RoPE begins
+constexpr u32 AT_VALUE_CODES = 19;  // record: where u8 [middle][48 vectors] begins
+constexpr u32 AT_CODEBOOK = 20;  // record: where f16 [256 entries][4] begins
+constexpr u32 AT_CHANNEL_MAX = 21;  // record: where f16 [3 KV heads][64], after Hadamard begins
+constexpr u32 AT_STREAM_KEY_CODES = 22;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
+constexpr u32 AT_STREAM_KEY_NORMS = 23;  // record: where f16 [stream][3 KV heads] begins
+constexpr u32 AT_STREAM_VALUE_CODES = 24;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
+constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // record: where f16 [stream][3 KV heads] begins
 constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 TILE_TOKENS = 8;  // of this schedule
-constexpr u32 GROUP_COMPONENTS = 32;  // of this schedule
+constexpr u32 TILE_TOKENS = 8;  // tokens of a tile
+constexpr u32 GROUP_COMPONENTS = 32;  // most components whose codes are unpacked together
 
 // dsl/codecs/unrope.ts:16 rotatePair
 // Turns the pair (a, b) by the angle whose cosine and sine are given.
@@ -60,7 +60,21 @@ __device__ __forceinline__ float2 add_angles(float2 coarse, float2 fine) {
   return make_float2(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
 }
 
-// dsl/codecs/pca.ts:135 signedByte
+// dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The first channel of a pair.
+__device__ __forceinline__ u32 first_of_pair_32_32_0(u32 pair) {
+  u32 channel = pair;
+  return channel;
+}
+
+// dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The second channel of a pair.
+__device__ __forceinline__ u32 second_of_pair_32_32_0(u32 pair) {
+  u32 channel = pair + 32u;
+  return channel;
+}
+
+// dsl/codecs/pca.ts:158 signedByte
 // Byte `lane` (0 to 3) of a word as a signed integer.
 __device__ __forceinline__ float signed_byte(u32 word, u32 lane) {
   const int byte = int((word >> (lane * 8u)) & 255u);
@@ -78,7 +92,7 @@ __device__ __forceinline__ u32 unpack_field_4(u32 index, Words words) {
   return value & 15u;
 }
 
-// dsl/codecs/pca.ts:113 coefficientValue, bits = 4
+// dsl/codecs/pca.ts:136 coefficientValue, bits = 4
 // The integer a field stands for; times the component's scale it is the coefficient.
 __device__ __forceinline__ float coefficient_value_4(u32 field) {
   return float(int(field) - 8);
@@ -126,13 +140,14 @@ __device__ __forceinline__ float2 angle_at(const float* __restrict__ tables, u32
   return add_angles(make_float2(coarse[0], coarse[1]), make_float2(fine[0], fine[1]));
 }
 
-// Hadamard transform (Sylvester order) of one head in shared memory, in place, in blocks of HADAMARD_BLOCK channels.
-// Not yet scaled by HADAMARD_SCALE. Barriers on entry and exit: stores before and loads after need none of their own.
-__device__ __forceinline__ void hadamard(float* channels) {
+// Hadamard transform (Sylvester order) of `count` channels in shared memory, one head or several, in place, in blocks of
+// HADAMARD_BLOCK channels. Not yet scaled by HADAMARD_SCALE. Barriers on entry and exit: stores before and loads after
+// need none of their own.
+__device__ __forceinline__ void hadamard(float* channels, u32 count = HEAD_DIM) {
   for (u32 stride = 1; stride < HADAMARD_BLOCK; stride *= 2) {
     __syncthreads();  // the caller's stores, then the stores of the previous stride, are complete
-    if (threadIdx.x < HEAD_DIM / 2) {
-      const u32 low = threadIdx.x / stride * stride * 2 + threadIdx.x % stride;
+    for (u32 i = threadIdx.x; i < count / 2; i += THREADS) {
+      const u32 low = i / stride * stride * 2 + i % stride;
       const float2 turned = butterfly(channels[low], channels[low + stride]);
       channels[low] = turned.x;
       channels[low + stride] = turned.y;
@@ -141,42 +156,70 @@ __device__ __forceinline__ void hadamard(float* channels) {
   __syncthreads();  // the last stride is complete
 }
 
+constexpr u32 KEY_GROUPS = 1;
+
+// Components of a key group; none when the group is not stored.
+__device__ __forceinline__ u32 stored_components(const u32*, const u32*, u32 group) {
+  switch (group) {
+    case 0: return 32;
+    default: return 0;
+  }
+}
+
+__device__ __forceinline__ u32 first_component(u32 group) {
+  switch (group) {
+    case 0: return 0;
+    default: return 0;
+  }
+}
+
+// Code of component `i` of a group, from the row of a token.
+__device__ __forceinline__ float key_code(const u32*, const u32*, u32 group, const u32* row, u32 i) {
+  switch (group) {
+    case 0: return coefficient_value_4(unpack_field_4(i, [&](u32 word) { return row[0 + word]; }));
+    default: return 0.0f;
+  }
+}
+
 // Where the segments of the sequence end, in tokens. Sinks start at 0.
 struct Segments {
   u32 sinks, middle, stream, window;
 };
 
-// The middle keys of a tile before RoPE, less their mean: one channel a thread, all tokens of the tile at once.
+// The middle keys of a tile before RoPE, less their mean: one channel a thread,
+// all tokens of the tile at once.
 __device__ __forceinline__ void multiply_basis(
     const u32* __restrict__ sequence, const u32* __restrict__ cache, const Segments& end, u32 first, u32 row,
     float (&coefficients)[TILE_TOKENS][GROUP_COMPONENTS], float (&key)[TILE_TOKENS]) {
   const u32* key_scales = cache + sequence[AT_KEY_SCALES];
   const u32* basis_scales = cache + sequence[AT_KEY_BASIS_SCALES];
   const u32* basis_row = cache + sequence[AT_KEY_BASIS] + row * RANK_WORDS;
-  // Group 0: components 0 on, 4 bits each.
-  for (u32 i = threadIdx.x; i < TILE_TOKENS * 32u; i += THREADS) {
-    const u32 slot = i / 32u;
-    const u32 field = i % 32u;
-    const u32 token = first + slot;
-    float coefficient = 0.0f;  // of a token of another segment
-    if (token >= end.sinks && token < end.middle) {
-      const u32* words = cache + sequence[AT_KEY_CODES] + (token - end.sinks) * KEY_ROW_WORDS + 0u;
-      const u32 component = 0u + field;
-      coefficient = coefficient_value_4(unpack_field_4(field, [&](u32 word) { return words[word]; })) *
-                    half_at(key_scales, component) * half_at(basis_scales, component);
+  for (u32 group = 0; group < KEY_GROUPS; ++group) {
+    const u32 components = stored_components(sequence, cache, group);
+    const u32 group_first = first_component(group);
+    for (u32 i = threadIdx.x; i < TILE_TOKENS * components; i += THREADS) {
+      const u32 slot = i / components;
+      const u32 field = i % components;
+      const u32 token = first + slot;
+      float coefficient = 0.0f;  // of a token of another segment
+      if (token >= end.sinks && token < end.middle) {
+        const u32* codes = cache + sequence[AT_KEY_CODES] + (token - end.sinks) * KEY_ROW_WORDS;
+        coefficient = key_code(sequence, cache, group, codes, field) * half_at(key_scales, group_first + field) *
+                      half_at(basis_scales, group_first + field);
+      }
+      coefficients[slot][field] = coefficient;
     }
-    coefficients[slot][field] = coefficient;
-  }
-  __syncthreads();  // the group's coefficients are there
-  if (threadIdx.x < HEAD_DIM) {
-    for (u32 field = 0; field < 32u; ++field) {
-      const u32 component = 0u + field;
-      const float entry = signed_byte(basis_row[component / 4], component % 4);
+    __syncthreads();  // the group's coefficients are there
+    if (threadIdx.x < HEAD_DIM) {
+      for (u32 field = 0; field < components; ++field) {
+        const u32 component = group_first + field;
+        const float entry = signed_byte(basis_row[component / 4], component % 4);
 #pragma unroll
-      for (u32 slot = 0; slot < TILE_TOKENS; ++slot) key[slot] += coefficients[slot][field] * entry;
+        for (u32 slot = 0; slot < TILE_TOKENS; ++slot) key[slot] += coefficients[slot][field] * entry;
+      }
     }
+    __syncthreads();  // they have been used before the next group's take their place
   }
-  __syncthreads();  // they have been used before the next group's take their place
 }
 
 // One channel of a middle value, before the inverse transform.
@@ -231,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(64) decompress(
   u32* head_keys = keys + head * end.window * head_words;
   u32* head_values = values + head * end.window * head_words;
 
-  if (first < end.middle && last > end.sinks) {
+  if (end.sinks < end.middle && first < end.middle && last > end.sinks) {
     float key[TILE_TOKENS] = {};
     multiply_basis(sequence, cache, end, first, head * HEAD_DIM + min(channel, HEAD_DIM - 1), coefficients, key);
     if (channel < HEAD_DIM) {
@@ -245,9 +288,11 @@ extern "C" __global__ void __launch_bounds__(64) decompress(
       if (position < end.sinks || position >= end.middle) continue;
       float* row = tile_keys[i / PAIRS];
       const u32 pair = i % PAIRS;
-      const float2 turned = rotate_pair(row[pair], row[pair + PAIRS], angle_at(tables, position, pair));
-      row[pair] = turned.x;
-      row[pair + PAIRS] = turned.y;
+      const u32 first_channel = first_of_pair_32_32_0(pair);
+      const u32 second_channel = second_of_pair_32_32_0(pair);
+      const float2 turned = rotate_pair(row[first_channel], row[second_channel], angle_at(tables, position, pair));
+      row[first_channel] = turned.x;
+      row[second_channel] = turned.y;
     }
     __syncthreads();  // the pairs are turned
     for (u32 i = channel; i < TILE_TOKENS * head_words; i += THREADS) {

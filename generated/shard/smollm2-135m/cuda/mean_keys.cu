@@ -9,9 +9,9 @@
 
 constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_KEY_MEAN = 16;  // record: where f16 [192 channels], before RoPE begins
+constexpr u32 AT_KEY_MEAN = 18;  // record: where f16 [192 channels], before RoPE begins
 constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 TILE_TOKENS = 32;  // of this schedule
+constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 
 // Two channels as one word of f16; what f16 cannot hold becomes its largest value, never infinity.
 __device__ __forceinline__ u32 saturated_pair(float low, float high) {

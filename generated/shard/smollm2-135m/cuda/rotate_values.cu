@@ -14,7 +14,8 @@ constexpr float HADAMARD_SCALE = 0.125f;  // 1 / sqrt(HADAMARD_BLOCK)
 constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
 constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
-constexpr u32 TILE_TOKENS = 32;  // of this schedule
+constexpr u32 THREADS = 64;  // threads of a block
+constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 
 // dsl/codecs/hadamard.ts:16 butterfly
 // One butterfly of the unnormalised transform; the schedule scales once at the end.
@@ -28,13 +29,14 @@ __device__ __forceinline__ float half_at(const u32* words, u32 index) {
   return half_to_float(static_cast<u16>(index % 2 == 0 ? word & 0xffffu : word >> 16));
 }
 
-// Hadamard transform (Sylvester order) of one head in shared memory, in place, in blocks of HADAMARD_BLOCK channels.
-// Not yet scaled by HADAMARD_SCALE. Barriers on entry and exit: stores before and loads after need none of their own.
-__device__ __forceinline__ void hadamard(float* channels) {
+// Hadamard transform (Sylvester order) of `count` channels in shared memory, one head or several, in place, in blocks of
+// HADAMARD_BLOCK channels. Not yet scaled by HADAMARD_SCALE. Barriers on entry and exit: stores before and loads after
+// need none of their own.
+__device__ __forceinline__ void hadamard(float* channels, u32 count = HEAD_DIM) {
   for (u32 stride = 1; stride < HADAMARD_BLOCK; stride *= 2) {
     __syncthreads();  // the caller's stores, then the stores of the previous stride, are complete
-    if (threadIdx.x < HEAD_DIM / 2) {
-      const u32 low = threadIdx.x / stride * stride * 2 + threadIdx.x % stride;
+    for (u32 i = threadIdx.x; i < count / 2; i += THREADS) {
+      const u32 low = i / stride * stride * 2 + i % stride;
       const float2 turned = butterfly(channels[low], channels[low + stride]);
       channels[low] = turned.x;
       channels[low + stride] = turned.y;

@@ -5,7 +5,7 @@
 // stream: lloydMax(8 bits); sinks 4, window 64
 
 const HEAD_DIM = 64u;  // channels of a head
-const PAIRS = 32u;  // rotary pairs of a head: channels j and j + PAIRS
+const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const KV_HEADS = 3u;  // KV heads
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const HADAMARD_BLOCK = 64u;  // channels of one Hadamard block
@@ -19,12 +19,12 @@ const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
 const AT_WINDOW_START = 4u;  // record: slot of the ring's oldest token
 const AT_STREAM_CAPACITY = 6u;  // record: tokens the stream has room for
 const AT_REFUSED_TOKENS = 7u;  // record: tokens refused because the stream was full
-const AT_WINDOW_KEYS = 10u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-const AT_WINDOW_VALUES = 11u;  // record: where f16 ring [window][3 KV heads][64] begins
-const AT_STREAM_KEY_CODES = 20u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
-const AT_STREAM_KEY_NORMS = 21u;  // record: where f16 [stream][3 KV heads] begins
-const AT_STREAM_VALUE_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
-const AT_STREAM_VALUE_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
+const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
+const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][3 KV heads][64] begins
+const AT_STREAM_KEY_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
+const AT_STREAM_KEY_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
+const AT_STREAM_VALUE_CODES = 24u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
+const AT_STREAM_VALUE_NORMS = 25u;  // record: where f16 [stream][3 KV heads] begins
 const THREADS = 64u;  // threads of a block
 
 // records of all sequences; this kernel advances their lengths

@@ -10,8 +10,8 @@ const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
 const VALUE_ROW_WORDS = 12u;  // words of one token's value indices, four each
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_VALUE_CODES = 17u;  // record: where u8 [middle][48 vectors] begins
-const AT_CODEBOOK = 18u;  // record: where f16 [256 entries][4] begins
+const AT_VALUE_CODES = 19u;  // record: where u8 [middle][48 vectors] begins
+const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
 const THREADS = 128u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words
@@ -23,7 +23,7 @@ const THREADS = 128u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
 
-// dsl/codecs/vq.ts:41 centroidDistances, channels = 4
+// dsl/codecs/vq.ts:57 centroidDistances, channels = 4
 // Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
 fn centroid_distances_4(points: ptr<function, array<vec4f, 4>>, entry: u32) -> vec4f {
   var distances: vec4f = vec4f(0.0, 0.0, 0.0, 0.0);
@@ -35,7 +35,7 @@ fn centroid_distances_4(points: ptr<function, array<vec4f, 4>>, entry: u32) -> v
   return distances;
 }
 
-// dsl/codecs/vq.ts:61 nearestCentroids, channels = 4, entries = 256
+// dsl/codecs/vq.ts:77 nearestCentroids, channels = 4, entries = 256
 // Indices of the nearest codebook entries of four points; the lowest on ties.
 fn nearest_centroids_4_256(points: ptr<function, array<vec4f, 4>>) -> vec4u {
   var best: vec4u = vec4u(0u, 0u, 0u, 0u);

@@ -1,12 +1,12 @@
-// attend: One work item a block: a KV head of a sequence over its share of the tokens, for all query heads of the group.
+// attend: One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.
 // Stage attend of scheme shard for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 32, bits 4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 16, warps = 1, coefficientHalves = 1
+// tunables: coefficientHalves = 1, tileTokens = 16, warps = 1, basisBytes = 1
 
 const HEAD_DIM = 64u;  // channels of a head
-const PAIRS = 32u;  // rotary pairs of a head: channels j and j + PAIRS
+const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const HEADS = 9u;  // query heads
 const KV_HEADS = 3u;  // KV heads
 const GROUP_SIZE = 3u;  // query heads that share a KV head
@@ -30,39 +30,40 @@ const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const AT_STREAM_TOKENS = 2u;  // record: generated tokens that left the window
 const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
 const AT_WINDOW_START = 4u;  // record: slot of the ring's oldest token
-const AT_SINK_KEYS = 8u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
-const AT_SINK_VALUES = 9u;  // record: where f16 [sinks][3 KV heads][64] begins
-const AT_WINDOW_KEYS = 10u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-const AT_WINDOW_VALUES = 11u;  // record: where f16 ring [window][3 KV heads][64] begins
-const AT_KEY_CODES = 12u;  // record: where 4-bit fields [middle][32 components] begins
-const AT_KEY_SCALES = 13u;  // record: where f16 [32 components] begins
-const AT_KEY_BASIS = 14u;  // record: where i8 [192 channels][32 components] begins
-const AT_KEY_BASIS_SCALES = 15u;  // record: where f16 [32 components] begins
-const AT_KEY_MEAN = 16u;  // record: where f16 [192 channels], before RoPE begins
-const AT_VALUE_CODES = 17u;  // record: where u8 [middle][48 vectors] begins
-const AT_CODEBOOK = 18u;  // record: where f16 [256 entries][4] begins
-const AT_CHANNEL_MAX = 19u;  // record: where f16 [3 KV heads][64], after Hadamard begins
-const AT_STREAM_KEY_CODES = 20u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
-const AT_STREAM_KEY_NORMS = 21u;  // record: where f16 [stream][3 KV heads] begins
-const AT_STREAM_VALUE_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
-const AT_STREAM_VALUE_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
+const AT_SLIDING_WINDOW = 8u;  // record: tokens that a query sees, itself included; 0 for all
+const AT_SINK_KEYS = 10u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
+const AT_SINK_VALUES = 11u;  // record: where f16 [sinks][3 KV heads][64] begins
+const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
+const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][3 KV heads][64] begins
+const AT_KEY_CODES = 14u;  // record: where 4-bit fields [middle][32 components] begins
+const AT_KEY_SCALES = 15u;  // record: where f16 [32 components] begins
+const AT_KEY_BASIS = 16u;  // record: where i8 [192 channels][32 components] begins
+const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [32 components] begins
+const AT_KEY_MEAN = 18u;  // record: where f16 [192 channels], before RoPE begins
+const AT_VALUE_CODES = 19u;  // record: where u8 [middle][48 vectors] begins
+const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
+const AT_CHANNEL_MAX = 21u;  // record: where f16 [3 KV heads][64], after Hadamard begins
+const AT_STREAM_KEY_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
+const AT_STREAM_KEY_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
+const AT_STREAM_VALUE_CODES = 24u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
+const AT_STREAM_VALUE_NORMS = 25u;  // record: where f16 [stream][3 KV heads] begins
 const THREADS = 64u;  // threads of a block
-const TILE_TOKENS = 16u;  // of this schedule
-const WORK_ITEM_WORDS = 4u;  // of this schedule
-const PARTIAL_WORDS = 396u;  // of this schedule
-const CHUNK_UNIT = 16u;  // of this schedule
-const TILE_ROWS = 64u;  // of this schedule
-const GROUP_COMPONENTS = 32u;  // of this schedule
-const SCORE_SLICES = 5u;  // of this schedule
-const SCORE_SCALE = 0.180336878;  // of this schedule
+const TILE_TOKENS = 16u;  // tokens of a tile
+const WORK_ITEM_WORDS = 6u;  // words of a work item
+const PARTIAL_WORDS = 396u;  // numbers of one partial result
+const CHUNK_UNIT = 16u;  // a split gets a multiple of so many tokens
+const TILE_ROWS = 64u;  // rows of the shared tile: channels, or components
+const GROUP_COMPONENTS = 32u;  // most components whose codes are unpacked together
+const SCORE_SLICES = 5u;  // threads that share one dot product
+const SCORE_SCALE = 0.180336878;  // what q.k is multiplied with first
 
 // records of all sequences
 @group(0) @binding(0) var<storage, read> sequences: array<u32>;
-// [work items][sequence, KV head, split, splits]; splits of a row are neighbours
+// [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
 @group(0) @binding(1) var<storage, read> work: array<u32>;
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(2) var<storage, read> cache: array<u32>;
-// f16 [sequences][9 heads][64], after RoPE
+// f16 [query rows][9 heads][64], after RoPE
 @group(0) @binding(3) var<storage, read> query: array<u32>;
 // stream levels, then fine and coarse angles as (cosine, sine)
 @group(0) @binding(4) var<storage, read> tables: array<f32>;
@@ -81,7 +82,21 @@ fn add_angles(coarse: vec2f, fine: vec2f) -> vec2f {
   return vec2f(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
 }
 
-// dsl/codecs/pca.ts:135 signedByte
+// dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The first channel of a pair.
+fn first_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair;
+  return channel;
+}
+
+// dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The second channel of a pair.
+fn second_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair + 32u;
+  return channel;
+}
+
+// dsl/codecs/pca.ts:158 signedByte
 // Byte `lane` (0 to 3) of a word as a signed integer.
 fn signed_byte(word: u32, lane: u32) -> f32 {
   let byte: i32 = i32((word >> (lane * 8u)) & 255u);
@@ -98,7 +113,7 @@ fn unpack_field_4(index: u32) -> u32 {
   return value & 15u;
 }
 
-// dsl/codecs/pca.ts:113 coefficientValue, bits = 4
+// dsl/codecs/pca.ts:136 coefficientValue, bits = 4
 // The integer a field stands for; times the component's scale it is the coefficient.
 fn coefficient_value_4(field: u32) -> f32 {
   return f32(i32(field) - 8);
@@ -126,10 +141,12 @@ fn unpack_field_8(index: u32) -> u32 {
   return value & 255u;
 }
 
-// Tokens come in tiles. The keys of a tile are rebuilt in workgroup memory, four tokens in a vector; then every thread
-// owns one channel of the output and keeps it in registers, with the running softmax of every query head.
+// Tokens come in tiles. The keys of a tile are rebuilt in registers and meet the queries in workgroup memory, four
+// tokens in a vector; then every thread owns one channel of the output and keeps it in registers, with the running
+// softmax of every query head.
 // Two passes: middle and stream, whose values lie in Hadamard space, then the exact tokens. Each leaves one partial.
 
+const HEAD_WORDS = HEAD_DIM / 2u;
 const TILE_QUADS = TILE_TOKENS / 4u;
 const PAIR_QUADS = (TILE_QUADS + 1u) / 2u;
 const SCORE_QUADS = GROUP_SIZE * TILE_QUADS;
@@ -137,29 +154,32 @@ const CODEBOOK_WORDS = ENTRIES * CHANNELS / 2u;
 const PARTIAL_ROW = HEAD_DIM + 2u;  // output, then maximum and weight sum
 const EMPTY = -1e30;  // below every score, and finite: WGSL has no infinity
 
-const MIDDLE = 0u;
-const STREAM = 1u;
-const SINK = 2u;
-const RECENT = 3u;
-
-alias tile_quad = vec4f;
-fn to_tile(quad: vec4f) -> tile_quad {
-  return quad;
-}
-
-// [row][four tokens]: rows are the components of one key group while keys are rebuilt, then the channels of the keys.
-var<workgroup> tile: array<tile_quad, TILE_ROWS * TILE_QUADS>;
 var<workgroup> scores: array<vec4f, SCORE_SLICES * SCORE_QUADS>;  // [slice of the channels][head][four tokens]
 var<workgroup> component_scales: array<f32, GROUP_COMPONENTS>;
-var<workgroup> codebook: array<u32, CODEBOOK_WORDS>;
 
-var<private> channel: u32;  // the thread's own; idle threads repeat the last one, and store nothing
+var<private> channel: u32;  // of the output; idle threads repeat the last one, and store nothing
 var<private> owner: bool;
 var<private> record: u32;  // of the sequence, in words
 var<private> kv_head: u32;
 var<private> accumulated: array<f32, GROUP_SIZE>;
 var<private> maxima: array<f32, GROUP_SIZE>;
 var<private> weight_sums: array<f32, GROUP_SIZE>;
+
+// Word of the sequence's record.
+fn field(index: u32) -> u32 {
+  return sequences[record + index];
+}
+
+// Element of an f16 array, from the word that holds it.
+fn half_of(word: u32, index: u32) -> f32 {
+  let pair = unpack2x16float(word);
+  return select(pair.x, pair.y, index % 2u == 1u);
+}
+
+// Element of an f16 array in the cache.
+fn half_at(words: u32, index: u32) -> f32 {
+  return half_of(cache[words + index / 2u], index);
+}
 
 // Numbers of all query heads of the group, [channel][head]; each head is a vector that can be transformed as one.
 var<workgroup> head_rows: array<f32, HEAD_DIM * GROUP_SIZE>;
@@ -184,23 +204,61 @@ fn transform_heads(thread: u32) {
   workgroupBarrier();  // the rows are scaled
 }
 
-// Word of the sequence's record.
-fn field(index: u32) -> u32 {
-  return sequences[record + index];
+// Cosine and sine of a position's angle, from one row of the coarse and one of the fine table.
+fn angle_of(position: u32, pair: u32) -> vec2f {
+  let coarse = COARSE_ANGLES + ((position / ANGLE_TILE) * PAIRS + pair) * 2u;
+  let fine = FINE_ANGLES + ((position % ANGLE_TILE) * PAIRS + pair) * 2u;
+  return add_angles(vec2f(tables[coarse], tables[coarse + 1u]), vec2f(tables[fine], tables[fine + 1u]));
 }
 
-fn half_of(word: u32, index: u32) -> f32 {
-  let pair = unpack2x16float(word);
-  return select(pair.x, pair.y, index % 2u == 1u);
+alias tile_quad = vec4f;
+fn to_tile(quad: vec4f) -> tile_quad {
+  return quad;
 }
 
-// Element of an f16 array in the cache.
-fn half_at(words: u32, index: u32) -> f32 {
-  return half_of(cache[words + index / 2u], index);
+// [row][four tokens]: rows are the components of one key group while keys are rebuilt, then the channels of the keys.
+var<workgroup> tile: array<tile_quad, TILE_ROWS * TILE_QUADS>;
+
+// A thread holds both channels of one rotary pair, so that it can rotate in registers, for every second vector of
+// tokens.
+var<private> channel_a: u32;
+var<private> channel_b: u32;
+var<private> side: u32;  // first vector of tokens; past 1 the thread is idle
+var<private> key_a: array<vec4f, PAIR_QUADS>;
+var<private> key_b: array<vec4f, PAIR_QUADS>;
+
+fn own_pair(thread: u32) {
+  channel_a = first_of_pair_32_32_0(thread % PAIRS);
+  channel_b = second_of_pair_32_32_0(thread % PAIRS);
+  side = thread / PAIRS;
 }
 
-fn level_at(index: u32) -> f32 {
-  return tables[index];
+// Puts the thread's keys into the tile. Not before every thread is done with what was there.
+fn store_keys() {
+  for (var n = 0u; n < PAIR_QUADS; n++) {
+    let q = n * 2u + side;
+    if (side < 2u && q < TILE_QUADS) {
+      tile[channel_a * TILE_QUADS + q] = to_tile(key_a[n]);
+      tile[channel_b * TILE_QUADS + q] = to_tile(key_b[n]);
+    }
+  }
+}
+
+// Components of a key that share a width; a token's row of codes holds their fields side by side.
+struct KeyGroup {
+  first_component: u32,
+  components: u32,
+  bits: u32,  // of a field; 0 where nothing is stored
+  first_word: u32,  // of the row
+}
+
+const KEY_GROUPS = 1u;
+
+fn key_group(group: u32) -> KeyGroup {
+  switch group {
+    case 0u: { return KeyGroup(0u, 32u, 4u, 0u); }
+    default: { return KeyGroup(); }
+  }
 }
 
 var<private> key_words: u32;
@@ -208,39 +266,22 @@ fn key_word_at(index: u32) -> u32 {
   return cache[key_words + index];
 }
 
-var<private> stream_words: u32;
-fn stream_word_at(index: u32) -> u32 {
-  return cache[stream_words + index];
-}
-
-// Components of a key group; none when the group is not stored.
-fn stored_components(group: u32) -> u32 {
-  switch group {
-    case 0u: { return 32u; }
-    default: { return 0u; }
-  }
-}
-
-fn first_component(group: u32) -> u32 {
-  switch group {
-    case 0u: { return 0u; }
-    default: { return 0u; }
-  }
-}
-
-// Code of component `i` of a key group, from the row of a token.
-fn key_code(group: u32, row: u32, i: u32) -> f32 {
-  switch group {
-    case 0u: {
-      key_words = row + 0u;
-      return coefficient_value_4(unpack_field_4(i));
-    }
+// What component `i` of a group that is stored holds in a token's row, in steps of its scale.
+fn key_code(group: KeyGroup, row: u32, i: u32) -> f32 {
+  key_words = row + group.first_word;
+  switch group.bits {
+    case 4u: { return coefficient_value_4(unpack_field_4(i)); }
     default: { return 0.0; }
   }
 }
 
-// Codes of component `i` for four tokens from `token` on; zero from `end` on, where nothing is stored.
-fn key_codes(group: u32, token: u32, end: u32, i: u32) -> vec4f {
+// What a code is multiplied with before it weighs the int8 basis: the component's scale and its basis column's.
+fn component_scale(component: u32) -> f32 {
+  return half_at(field(AT_KEY_SCALES), component) * half_at(field(AT_KEY_BASIS_SCALES), component);
+}
+
+// Codes of component `i` of a group for four tokens from `token` on; zero from `end` on, where nothing is stored.
+fn key_codes(group: KeyGroup, token: u32, end: u32, i: u32) -> vec4f {
   let rows = field(AT_KEY_CODES);
   var codes = vec4f(0.0);
   for (var k = 0u; k < min(4u, end - min(token, end)); k++) {
@@ -249,88 +290,89 @@ fn key_codes(group: u32, token: u32, end: u32, i: u32) -> vec4f {
   return codes;
 }
 
-// Cosine and sine of a position's angle, from one row of the coarse and one of the fine table.
-fn angle_of(position: u32, pair: u32) -> vec2f {
-  let coarse = COARSE_ANGLES + ((position / ANGLE_TILE) * PAIRS + pair) * 2u;
-  let fine = FINE_ANGLES + ((position % ANGLE_TILE) * PAIRS + pair) * 2u;
-  return add_angles(vec2f(tables[coarse], tables[coarse + 1u]), vec2f(tables[fine], tables[fine + 1u]));
+// Adds the components of a group, whose codes and scales are staged, to the thread's keys.
+fn add_components(group: KeyGroup, components: u32) {
+  let basis = field(AT_KEY_BASIS) + group.first_component / 4u;
+  let row_a = basis + (kv_head * HEAD_DIM + channel_a) * RANK_WORDS;
+  let row_b = basis + (kv_head * HEAD_DIM + channel_b) * RANK_WORDS;
+  for (var word = 0u; word < components / 4u; word++) {
+    let bytes_a = cache[row_a + word];
+    let bytes_b = cache[row_b + word];
+    for (var k = 0u; k < 4u; k++) {
+      let i = word * 4u + k;
+      let entry_a = signed_byte(bytes_a, k) * component_scales[i];
+      let entry_b = signed_byte(bytes_b, k) * component_scales[i];
+      for (var n = 0u; n < PAIR_QUADS; n++) {
+        let codes = vec4f(tile[i * TILE_QUADS + min(n * 2u + side, TILE_QUADS - 1u)]);
+        key_a[n] += entry_a * codes;
+        key_b[n] += entry_b * codes;
+      }
+    }
+  }
 }
 
-// The keys of a tile of middle tokens: mean plus basis times coefficients, rotated to their positions. A thread owns
-// both channels of one rotary pair, for every second vector of tokens, so that it can rotate in registers.
+// The thread's keys of a tile of middle tokens: mean plus basis times coefficients, rotated to their positions.
 fn build_middle_keys(first: u32, end: u32, thread: u32) {
-  let pair = thread % PAIRS;
-  let side = thread / PAIRS;  // first vector of tokens; past 1 the thread is idle
-  let upper = kv_head * HEAD_DIM + pair;
-  let lower = upper + PAIRS;
-  let basis = field(AT_KEY_BASIS);
-  var a: array<vec4f, PAIR_QUADS>;
-  var b: array<vec4f, PAIR_QUADS>;
   for (var n = 0u; n < PAIR_QUADS; n++) {
-    a[n] = vec4f(half_at(field(AT_KEY_MEAN), upper));
-    b[n] = vec4f(half_at(field(AT_KEY_MEAN), lower));
+    key_a[n] = vec4f(0.0);
+    key_b[n] = vec4f(0.0);
   }
-  for (var group = 0u; group < 1u; group++) {
-    let components = stored_components(group);
-    let component = first_component(group);
+  for (var g = 0u; g < KEY_GROUPS; g++) {
+    let group = key_group(g);
+    let components = select(0u, group.components, group.bits > 0u);
     workgroupBarrier();  // every thread has read what was in the tile
     for (var i = thread; i < components * TILE_QUADS; i += THREADS) {
       let q = i / components;
       tile[i % components * TILE_QUADS + q] = to_tile(key_codes(group, first + q * 4u, end, i % components));
     }
     for (var i = thread; i < components; i += THREADS) {
-      component_scales[i] = half_at(field(AT_KEY_SCALES), component + i) * half_at(field(AT_KEY_BASIS_SCALES), component + i);
+      component_scales[i] = component_scale(group.first_component + i);
     }
     workgroupBarrier();  // codes and scales of the group are staged
-    for (var word = 0u; word < components / 4u; word++) {
-      let upper_bytes = cache[basis + upper * RANK_WORDS + component / 4u + word];
-      let lower_bytes = cache[basis + lower * RANK_WORDS + component / 4u + word];
-      for (var k = 0u; k < 4u; k++) {
-        let i = word * 4u + k;
-        let upper_weight = signed_byte(upper_bytes, k) * component_scales[i];
-        let lower_weight = signed_byte(lower_bytes, k) * component_scales[i];
-        for (var n = 0u; n < PAIR_QUADS; n++) {
-          let codes = vec4f(tile[i * TILE_QUADS + min(n * 2u + side, TILE_QUADS - 1u)]);
-          a[n] += upper_weight * codes;
-          b[n] += lower_weight * codes;
-        }
-      }
-    }
+    add_components(group, components);
   }
   workgroupBarrier();  // every thread has read the last group: keys take its place
+  let a = kv_head * HEAD_DIM + channel_a;
+  let b = kv_head * HEAD_DIM + channel_b;
+  let mean_a = half_at(field(AT_KEY_MEAN), a);
+  let mean_b = half_at(field(AT_KEY_MEAN), b);
   for (var n = 0u; n < PAIR_QUADS; n++) {
-    let q = n * 2u + side;
     for (var k = 0u; k < 4u; k++) {
       // Tokens past the end turn as the last one does, so that the angle tables are read where they are written.
-      let position = field(AT_SINK_TOKENS) + min(first + q * 4u + k, end - 1u);
-      let turned = rotate_pair(a[n][k], b[n][k], angle_of(position, pair));
-      a[n][k] = turned.x;
-      b[n][k] = turned.y;
-    }
-    if (side < 2u && q < TILE_QUADS) {
-      tile[pair * TILE_QUADS + q] = to_tile(a[n]);
-      tile[(pair + PAIRS) * TILE_QUADS + q] = to_tile(b[n]);
+      let position = field(AT_SINK_TOKENS) + min(first + (n * 2u + side) * 4u + k, end - 1u);
+      let plain_a = mean_a + key_a[n][k];
+      let plain_b = mean_b + key_b[n][k];
+      let turned = rotate_pair(plain_a, plain_b, angle_of(position, thread % PAIRS));
+      key_a[n][k] = turned.x;
+      key_b[n][k] = turned.y;
     }
   }
 }
 
-fn store_keys(keys: ptr<function, array<vec4f, TILE_QUADS>>) {
-  if (owner) {
-    for (var q = 0u; q < TILE_QUADS; q++) {
-      tile[channel * TILE_QUADS + q] = to_tile((*keys)[q]);
-    }
-  }
+fn level_at(index: u32) -> f32 {
+  return tables[index];
 }
 
-// The thread's channel of a stream token, in Hadamard space.
-fn stream_channel(token: u32, codes: u32, norms: u32) -> f32 {
-  stream_words = field(codes) + (token * KV_HEADS + kv_head) * STREAM_WORDS;
-  let norm = half_at(field(norms) + token * NORM_WORDS, kv_head);
-  return level_value(unpack_field_8(channel)) * norm;
+var<private> stream_words: u32;
+fn stream_word_at(index: u32) -> u32 {
+  return cache[stream_words + index];
 }
 
-// The thread's channel of a token in an exact part.
-fn exact_channel(row: u32, part: u32) -> f32 {
+// A channel of one head of a stream token, in Hadamard space: key or value, as `codes` and `norms` say.
+fn stream_channel(codes: u32, norms: u32, token: u32, head: u32, channel: u32) -> f32 {
+  stream_words = codes + (token * KV_HEADS + head) * STREAM_WORDS;
+  return level_value(unpack_field_8(channel)) * half_at(norms + token * NORM_WORDS, head);
+}
+
+const MIDDLE = 0u;
+const STREAM = 1u;
+const SINK = 2u;
+const RECENT = 3u;
+
+var<workgroup> codebook: array<u32, CODEBOOK_WORDS>;
+
+// A channel of a token in an exact part.
+fn exact_channel(part: u32, row: u32, channel: u32) -> f32 {
   return half_at(field(part), row * WIDTH + kv_head * HEAD_DIM + channel);
 }
 
@@ -338,16 +380,32 @@ fn ring_slot(token: u32) -> u32 {
   return (field(AT_WINDOW_START) + token) % WINDOW;
 }
 
-fn key_channel(segment: u32, token: u32) -> f32 {
+// A channel of a key that needs no rebuilding: all but the middle's.
+fn key_channel(segment: u32, token: u32, channel: u32) -> f32 {
   switch segment {
-    case STREAM: { return stream_channel(token, AT_STREAM_KEY_CODES, AT_STREAM_KEY_NORMS); }
-    case SINK: { return exact_channel(token, AT_SINK_KEYS); }
-    default: { return exact_channel(ring_slot(token), AT_WINDOW_KEYS); }
+    case STREAM: {
+      return stream_channel(field(AT_STREAM_KEY_CODES), field(AT_STREAM_KEY_NORMS), token, kv_head, channel);
+    }
+    case SINK: { return exact_channel(AT_SINK_KEYS, token, channel); }
+    default: { return exact_channel(AT_WINDOW_KEYS, ring_slot(token), channel); }
   }
 }
 
-// A middle value is left without its channel's maximum, which multiplies the sum once.
-fn value_channel(segment: u32, token: u32) -> f32 {
+// The thread's share of a tile of keys that need no rebuilding; what lies past `count` tokens does not matter.
+fn load_keys(segment: u32, first: u32, count: u32) {
+  for (var n = 0u; n < PAIR_QUADS; n++) {
+    for (var k = 0u; k < 4u; k++) {
+      let t = (n * 2u + side) * 4u + k;
+      if (t < count) {
+        key_a[n][k] = key_channel(segment, first + t, channel_a);
+        key_b[n][k] = key_channel(segment, first + t, channel_b);
+      }
+    }
+  }
+}
+
+// A channel of a value. A middle value is left without its channel's maximum, which multiplies the sum once.
+fn value_channel(segment: u32, token: u32, channel: u32) -> f32 {
   switch segment {
     case MIDDLE: {
       let vector = (kv_head * HEAD_DIM + channel) / CHANNELS;
@@ -356,34 +414,36 @@ fn value_channel(segment: u32, token: u32) -> f32 {
       let element = entry * CHANNELS + channel % CHANNELS;
       return half_of(codebook[element / 2u], element);
     }
-    case STREAM: { return stream_channel(token, AT_STREAM_VALUE_CODES, AT_STREAM_VALUE_NORMS); }
-    case SINK: { return exact_channel(token, AT_SINK_VALUES); }
-    default: { return exact_channel(ring_slot(token), AT_WINDOW_VALUES); }
+    case STREAM: {
+      return stream_channel(field(AT_STREAM_VALUE_CODES), field(AT_STREAM_VALUE_NORMS), token, kv_head, channel);
+    }
+    case SINK: { return exact_channel(AT_SINK_VALUES, token, channel); }
+    default: { return exact_channel(AT_WINDOW_VALUES, ring_slot(token), channel); }
   }
 }
 
-// Puts the query heads of the group into head_rows. Not before every thread is done with what was there.
-fn load_query(sequence: u32, thread: u32) {
-  let base = (sequence * HEADS + kv_head * GROUP_SIZE) * PAIRS;  // two channels a word
-  for (var i = thread; i < GROUP_SIZE * PAIRS; i += THREADS) {
-    let two = unpack2x16float(query[base + i]);
-    let row = i % PAIRS * 2u * GROUP_SIZE + i / PAIRS;
-    head_rows[row] = two.x;
-    head_rows[row + GROUP_SIZE] = two.y;
-  }
+// Scores of a tile from the products of queries and keys, in base-2 exponents; EMPTY past `count` tokens.
+fn exponents(products: vec4f, q: u32, count: u32) -> vec4f {
+  let all = SCORE_SCALE * products;
+  return select(vec4f(EMPTY), all, vec4u(q * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(count));
 }
 
-// Scores of the tile in base-2 exponents, EMPTY past `count` tokens.
+// SCORE_SLICES threads share one dot product: a slice of the channels, of one query head and four keys of the tile.
+fn slice_product(i: u32) -> vec4f {
+  let head = i % SCORE_QUADS / TILE_QUADS;
+  let q = i % TILE_QUADS;
+  var sum = vec4f(0.0);
+  for (var c = i / SCORE_QUADS; c < HEAD_DIM; c += SCORE_SLICES) {
+    sum += head_rows[c * GROUP_SIZE + head] * vec4f(tile[c * TILE_QUADS + q]);
+  }
+  return sum;
+}
+
+// Scores of the tile.
 fn score_tile(count: u32, thread: u32) {
   workgroupBarrier();  // the keys of the tile are complete
   for (var i = thread; i < SCORE_SLICES * SCORE_QUADS; i += THREADS) {
-    let head = i % SCORE_QUADS / TILE_QUADS;
-    let q = i % TILE_QUADS;
-    var sum = vec4f(0.0);
-    for (var c = i / SCORE_QUADS; c < HEAD_DIM; c += SCORE_SLICES) {
-      sum += head_rows[c * GROUP_SIZE + head] * vec4f(tile[c * TILE_QUADS + q]);
-    }
-    scores[i] = sum;
+    scores[i] = slice_product(i);
   }
   workgroupBarrier();  // every slice of every score is summed
   for (var i = thread; i < SCORE_QUADS; i += THREADS) {
@@ -391,13 +451,20 @@ fn score_tile(count: u32, thread: u32) {
     for (var slice = 1u; slice < SCORE_SLICES; slice++) {
       sum += scores[slice * SCORE_QUADS + i];
     }
-    scores[i] = masked(sum, i % TILE_QUADS, count);
+    scores[i] = exponents(sum, i % TILE_QUADS, count);
   }
   workgroupBarrier();  // scores are complete
 }
 
-fn masked(sum: vec4f, q: u32, count: u32) -> vec4f {
-  return select(vec4f(EMPTY), sum * SCORE_SCALE, vec4u(q * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(count));
+// Puts the query heads of the group into head_rows. Not before every thread is done with what was there.
+fn load_query(row: u32, thread: u32) {
+  let base = (row * HEADS + kv_head * GROUP_SIZE) * HEAD_WORDS;
+  for (var i = thread; i < GROUP_SIZE * HEAD_WORDS; i += THREADS) {
+    let two = unpack2x16float(query[base + i]);
+    let at = i % HEAD_WORDS * 2u * GROUP_SIZE + i / HEAD_WORDS;
+    head_rows[at] = two.x;
+    head_rows[at + GROUP_SIZE] = two.y;
+  }
 }
 
 // Tokens begin..end of one segment, added to the running softmax of every head.
@@ -407,15 +474,12 @@ fn attend_segment(segment: u32, begin: u32, end: u32, thread: u32) {
     if (segment == MIDDLE) {
       build_middle_keys(first, end, thread);
     } else {
-      var keys = array<vec4f, TILE_QUADS>();
-      for (var t = 0u; t < count; t++) {
-        keys[t / 4u][t % 4u] = key_channel(segment, first + t);
-      }
-      store_keys(&keys);
+      load_keys(segment, first, count);
     }
+    store_keys();
     var values = array<vec4f, TILE_QUADS>();  // zero past the end: nothing is stored there
     for (var t = 0u; t < count; t++) {
-      values[t / 4u][t % 4u] = value_channel(segment, first + t);
+      values[t / 4u][t % 4u] = value_channel(segment, first + t, channel);
     }
     score_tile(count, thread);
     for (var h = 0u; h < GROUP_SIZE; h++) {
@@ -468,22 +532,30 @@ fn attend(
 ) {
   let item = block.x;
   let sequence = work[item * WORK_ITEM_WORDS];
-  let split = work[item * WORK_ITEM_WORDS + 2u];
-  let splits = work[item * WORK_ITEM_WORDS + 3u];
+  let query_row = work[item * WORK_ITEM_WORDS + 2u];
+  let after = work[item * WORK_ITEM_WORDS + 3u];
+  let split = work[item * WORK_ITEM_WORDS + 4u];
+  let splits = work[item * WORK_ITEM_WORDS + 5u];
   record = sequence * RECORD_WORDS;
   kv_head = work[item * WORK_ITEM_WORDS + 1u];
   channel = min(thread, HEAD_DIM - 1u);
   owner = thread < HEAD_DIM;
+  own_pair(thread);
 
-  // Where the segments end, in the order of tokens, and the share of this block.
+  // Where the segments end, in the order of tokens, which is that of positions.
   let lengths = sequence * RECORD_WORDS;
   let sinks_end = sequences[lengths + AT_SINK_TOKENS];
   let middle_end = sinks_end + sequences[lengths + AT_MIDDLE_TOKENS];
   let stream_end = middle_end + sequences[lengths + AT_STREAM_TOKENS];
   let total = stream_end + sequences[lengths + AT_WINDOW_TOKENS];
-  let chunk = ((total + splits - 1u) / splits + CHUNK_UNIT - 1u) / CHUNK_UNIT * CHUNK_UNIT;
-  let begin = min(split * chunk, total);
-  let end = min(begin + chunk, total);
+
+  // The tokens that the query sees, and the share of this block.
+  let visible_end = total - min(after, total);
+  let sliding_window = sequences[lengths + AT_SLIDING_WINDOW];
+  let visible = select(min(sliding_window, visible_end), visible_end, sliding_window == 0u);
+  let chunk = ((visible + splits - 1u) / splits + CHUNK_UNIT - 1u) / CHUNK_UNIT * CHUNK_UNIT;
+  let begin = visible_end - visible + min(split * chunk, visible);
+  let end = min(begin + chunk, visible_end);
 
   // Pass 0: Hadamard space.
   start_pass();
@@ -493,7 +565,7 @@ fn attend(
     for (var i = thread; i < CODEBOOK_WORDS; i += THREADS) {
       codebook[i] = cache[field(AT_CODEBOOK) + i];
     }
-    load_query(sequence, thread);
+    load_query(query_row, thread);
     workgroupBarrier();  // codebook and query are loaded
     attend_segment(MIDDLE, middle_from - sinks_end, middle_to - sinks_end, thread);
     let channel_max = half_at(field(AT_CHANNEL_MAX), kv_head * HEAD_DIM + channel);
@@ -504,7 +576,7 @@ fn attend(
   let stream_from = clamp(begin, middle_end, stream_end);
   let stream_to = clamp(end, middle_end, stream_end);
   if (stream_from < stream_to) {
-    load_query(sequence, thread);
+    load_query(query_row, thread);
     transform_heads(thread);  // q.k = (Hq).(Hk): the keys stay as they are stored
     attend_segment(STREAM, stream_from - middle_end, stream_to - middle_end, thread);
   }
@@ -513,9 +585,11 @@ fn attend(
   // Pass 1: exact tokens, at both ends of the sequence.
   start_pass();
   if (begin < sinks_end || end > stream_end) {
-    load_query(sequence, thread);
+    load_query(query_row, thread);
   }
   attend_segment(SINK, min(begin, sinks_end), min(end, sinks_end), thread);
-  attend_segment(RECENT, clamp(begin, stream_end, total) - stream_end, clamp(end, stream_end, total) - stream_end, thread);
+  let recent_from = clamp(begin, stream_end, total);
+  let recent_to = clamp(end, stream_end, total);
+  attend_segment(RECENT, recent_from - stream_end, recent_to - stream_end, thread);
   store_partial(item, 1u, thread);
 }

@@ -8,7 +8,7 @@
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const RANK = 32u;  // components of a key
 const THREADS = 256u;  // threads of a block
-const SEED = 1u;  // of this schedule
+const SEED = 1u;  // of the random start
 
 // [192][32], orthonormal columns afterwards
 @group(0) @binding(0) var<storage, read_write> basis: array<f32>;

@@ -7,7 +7,7 @@
 
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const RANK = 32u;  // components of a key
-const TILE = 16u;  // of this schedule
+const TILE = 16u;  // rows and columns of a matrix tile
 
 // [192][32]
 @group(0) @binding(0) var<storage, read> basis: array<f32>;

@@ -10,10 +10,10 @@ const SINKS = 4u;  // exact tokens at the start
 const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
 const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
 const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
-const AT_SINK_KEYS = 8u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
-const AT_SINK_VALUES = 9u;  // record: where f16 [sinks][3 KV heads][64] begins
-const AT_WINDOW_KEYS = 10u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-const AT_WINDOW_VALUES = 11u;  // record: where f16 ring [window][3 KV heads][64] begins
+const AT_SINK_KEYS = 10u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
+const AT_SINK_VALUES = 11u;  // record: where f16 [sinks][3 KV heads][64] begins
+const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
+const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][3 KV heads][64] begins
 const THREADS = 128u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

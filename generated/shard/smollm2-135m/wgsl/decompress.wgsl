@@ -6,7 +6,7 @@
 // tunables: tileTokens = 8
 
 const HEAD_DIM = 64u;  // channels of a head
-const PAIRS = 32u;  // rotary pairs of a head: channels j and j + PAIRS
+const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const KV_HEADS = 3u;  // KV heads
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const RANK_WORDS = 8u;  // words of a basis row, four int8 columns each
@@ -26,25 +26,25 @@ const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const AT_STREAM_TOKENS = 2u;  // record: generated tokens that left the window
 const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
 const AT_WINDOW_START = 4u;  // record: slot of the ring's oldest token
-const AT_SINK_KEYS = 8u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
-const AT_SINK_VALUES = 9u;  // record: where f16 [sinks][3 KV heads][64] begins
-const AT_WINDOW_KEYS = 10u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-const AT_WINDOW_VALUES = 11u;  // record: where f16 ring [window][3 KV heads][64] begins
-const AT_KEY_CODES = 12u;  // record: where 4-bit fields [middle][32 components] begins
-const AT_KEY_SCALES = 13u;  // record: where f16 [32 components] begins
-const AT_KEY_BASIS = 14u;  // record: where i8 [192 channels][32 components] begins
-const AT_KEY_BASIS_SCALES = 15u;  // record: where f16 [32 components] begins
-const AT_KEY_MEAN = 16u;  // record: where f16 [192 channels], before RoPE begins
-const AT_VALUE_CODES = 17u;  // record: where u8 [middle][48 vectors] begins
-const AT_CODEBOOK = 18u;  // record: where f16 [256 entries][4] begins
-const AT_CHANNEL_MAX = 19u;  // record: where f16 [3 KV heads][64], after Hadamard begins
-const AT_STREAM_KEY_CODES = 20u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
-const AT_STREAM_KEY_NORMS = 21u;  // record: where f16 [stream][3 KV heads] begins
-const AT_STREAM_VALUE_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
-const AT_STREAM_VALUE_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
+const AT_SINK_KEYS = 10u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
+const AT_SINK_VALUES = 11u;  // record: where f16 [sinks][3 KV heads][64] begins
+const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
+const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][3 KV heads][64] begins
+const AT_KEY_CODES = 14u;  // record: where 4-bit fields [middle][32 components] begins
+const AT_KEY_SCALES = 15u;  // record: where f16 [32 components] begins
+const AT_KEY_BASIS = 16u;  // record: where i8 [192 channels][32 components] begins
+const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [32 components] begins
+const AT_KEY_MEAN = 18u;  // record: where f16 [192 channels], before RoPE begins
+const AT_VALUE_CODES = 19u;  // record: where u8 [middle][48 vectors] begins
+const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
+const AT_CHANNEL_MAX = 21u;  // record: where f16 [3 KV heads][64], after Hadamard begins
+const AT_STREAM_KEY_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
+const AT_STREAM_KEY_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
+const AT_STREAM_VALUE_CODES = 24u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
+const AT_STREAM_VALUE_NORMS = 25u;  // record: where f16 [stream][3 KV heads] begins
 const THREADS = 64u;  // threads of a block
-const TILE_TOKENS = 8u;  // of this schedule
-const GROUP_COMPONENTS = 32u;  // of this schedule
+const TILE_TOKENS = 8u;  // tokens of a tile
+const GROUP_COMPONENTS = 32u;  // most components whose codes are unpacked together
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;
@@ -69,7 +69,21 @@ fn add_angles(coarse: vec2f, fine: vec2f) -> vec2f {
   return vec2f(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
 }
 
-// dsl/codecs/pca.ts:135 signedByte
+// dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The first channel of a pair.
+fn first_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair;
+  return channel;
+}
+
+// dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The second channel of a pair.
+fn second_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair + 32u;
+  return channel;
+}
+
+// dsl/codecs/pca.ts:158 signedByte
 // Byte `lane` (0 to 3) of a word as a signed integer.
 fn signed_byte(word: u32, lane: u32) -> f32 {
   let byte: i32 = i32((word >> (lane * 8u)) & 255u);
@@ -86,7 +100,7 @@ fn unpack_field_4(index: u32) -> u32 {
   return value & 15u;
 }
 
-// dsl/codecs/pca.ts:113 coefficientValue, bits = 4
+// dsl/codecs/pca.ts:136 coefficientValue, bits = 4
 // The integer a field stands for; times the component's scale it is the coefficient.
 fn coefficient_value_4(field: u32) -> f32 {
   return f32(i32(field) - 8);
@@ -116,32 +130,23 @@ fn unpack_field_8(index: u32) -> u32 {
 
 const HEAD_WORDS = HEAD_DIM / 2u;
 
-// First component, components, bits and first word of every group of key components.
-const KEY_GROUPS = array<vec4u, 1>(
-  vec4u(0u, 32u, 4u, 0u),
-);
-
 var<workgroup> coefficients: array<f32, TILE_TOKENS * GROUP_COMPONENTS>;
 var<workgroup> tile_keys: array<f32, TILE_TOKENS * HEAD_DIM>;
 
-// Where the fields at hand start in the cache.
-var<private> first_word: u32;
-
-fn key_word_at(i: u32) -> u32 {
-  return cache[first_word + i];
+// Word of the sequence's record.
+fn field(index: u32) -> u32 {
+  return sequence[index];
 }
 
-fn stream_word_at(i: u32) -> u32 {
-  return cache[first_word + i];
+// Element of an f16 array, from the word that holds it.
+fn half_of(word: u32, index: u32) -> f32 {
+  let pair = unpack2x16float(word);
+  return select(pair.x, pair.y, index % 2u == 1u);
 }
 
-fn level_at(i: u32) -> f32 {
-  return tables[i];
-}
-
-// Number `i` of the f16 array that starts at a word of the cache.
-fn half_at(start: u32, i: u32) -> f32 {
-  return unpack2x16float(cache[start + i / 2u])[i % 2u];
+// Element of an f16 array in the cache.
+fn half_at(words: u32, index: u32) -> f32 {
+  return half_of(cache[words + index / 2u], index);
 }
 
 // Two numbers as a word of f16; what f16 cannot hold becomes its largest value, never infinity.
@@ -176,55 +181,92 @@ fn transform_vector(thread: u32) {
   workgroupBarrier();
 }
 
-// The integer that a field of a key group stands for.
-fn field_value(field: u32, bits: u32) -> f32 {
-  switch (bits) {
-    case 4u: {
-      return coefficient_value_4(unpack_field_4(field));
-    }
-    default: {
-      return 0.0;
-    }
+// Components of a key that share a width; a token's row of codes holds their fields side by side.
+struct KeyGroup {
+  first_component: u32,
+  components: u32,
+  bits: u32,  // of a field; 0 where nothing is stored
+  first_word: u32,  // of the row
+}
+
+const KEY_GROUPS = 1u;
+
+fn key_group(group: u32) -> KeyGroup {
+  switch group {
+    case 0u: { return KeyGroup(0u, 32u, 4u, 0u); }
+    default: { return KeyGroup(); }
   }
 }
 
+var<private> key_words: u32;
+fn key_word_at(index: u32) -> u32 {
+  return cache[key_words + index];
+}
+
+// What component `i` of a group that is stored holds in a token's row, in steps of its scale.
+fn key_code(group: KeyGroup, row: u32, i: u32) -> f32 {
+  key_words = row + group.first_word;
+  switch group.bits {
+    case 4u: { return coefficient_value_4(unpack_field_4(i)); }
+    default: { return 0.0; }
+  }
+}
+
+// What a code is multiplied with before it weighs the int8 basis: the component's scale and its basis column's.
+fn component_scale(component: u32) -> f32 {
+  return half_at(field(AT_KEY_SCALES), component) * half_at(field(AT_KEY_BASIS_SCALES), component);
+}
+
+fn level_at(index: u32) -> f32 {
+  return tables[index];
+}
+
+var<private> stream_words: u32;
+fn stream_word_at(index: u32) -> u32 {
+  return cache[stream_words + index];
+}
+
+// A channel of one head of a stream token, in Hadamard space: key or value, as `codes` and `norms` say.
+fn stream_channel(codes: u32, norms: u32, token: u32, head: u32, channel: u32) -> f32 {
+  stream_words = codes + (token * KV_HEADS + head) * STREAM_WORDS;
+  return level_value(unpack_field_8(channel)) * half_at(norms + token * NORM_WORDS, head);
+}
+
 // Coefficients of one group for all tokens of the tile; tokens of other segments get zero.
-fn load_coefficients(first: u32, group: vec4u, thread: u32) {
-  let sinks = sequence[AT_SINK_TOKENS];
-  for (var i = thread; i < TILE_TOKENS * group.y; i += THREADS) {
-    let slot = i / group.y;
-    let field = i % group.y;
+fn load_coefficients(first: u32, group: KeyGroup, thread: u32) {
+  let sinks = field(AT_SINK_TOKENS);
+  for (var i = thread; i < TILE_TOKENS * group.components; i += THREADS) {
+    let slot = i / group.components;
+    let index = i % group.components;
     let token = first + slot - sinks;
-    let component = group.x + field;
     var coefficient = 0.0;
-    if (first + slot >= sinks && token < sequence[AT_MIDDLE_TOKENS]) {
-      first_word = sequence[AT_KEY_CODES] + token * KEY_ROW_WORDS + group.w;
-      coefficient = field_value(field, group.z)
-        * half_at(sequence[AT_KEY_SCALES], component) * half_at(sequence[AT_KEY_BASIS_SCALES], component);
+    if (first + slot >= sinks && token < field(AT_MIDDLE_TOKENS)) {
+      let row = field(AT_KEY_CODES) + token * KEY_ROW_WORDS;
+      coefficient = key_code(group, row, index) * component_scale(group.first_component + index);
     }
-    coefficients[slot * GROUP_COMPONENTS + field] = coefficient;
+    coefficients[slot * GROUP_COMPONENTS + index] = coefficient;
   }
 }
 
 // Middle keys of the tile before RoPE, into `tile_keys`: one channel a thread, all tokens at once.
 fn rebuild_keys(first: u32, head: u32, thread: u32) {
   let channel = head * HEAD_DIM + thread;
-  var key = array<f32, TILE_TOKENS>();
-  for (var g = 0u; g < 1u; g++) {
-    let group = KEY_GROUPS[g];
-    if (group.z == 0u) {
+  var sums = array<f32, TILE_TOKENS>();
+  for (var g = 0u; g < KEY_GROUPS; g++) {
+    let group = key_group(g);
+    if (group.bits == 0u) {
       continue;
     }
     load_coefficients(first, group, thread);
     // The group's coefficients are there.
     workgroupBarrier();
     if (thread < HEAD_DIM) {
-      for (var field = 0u; field < group.y; field++) {
-        let component = group.x + field;
-        let word = cache[sequence[AT_KEY_BASIS] + channel * RANK_WORDS + component / 4u];
+      for (var i = 0u; i < group.components; i++) {
+        let component = group.first_component + i;
+        let word = cache[field(AT_KEY_BASIS) + channel * RANK_WORDS + component / 4u];
         let entry = signed_byte(word, component % 4u);
         for (var slot = 0u; slot < TILE_TOKENS; slot++) {
-          key[slot] += coefficients[slot * GROUP_COMPONENTS + field] * entry;
+          sums[slot] += coefficients[slot * GROUP_COMPONENTS + i] * entry;
         }
       }
     }
@@ -232,9 +274,9 @@ fn rebuild_keys(first: u32, head: u32, thread: u32) {
     workgroupBarrier();
   }
   if (thread < HEAD_DIM) {
-    let mean = half_at(sequence[AT_KEY_MEAN], channel);
+    let mean = half_at(field(AT_KEY_MEAN), channel);
     for (var slot = 0u; slot < TILE_TOKENS; slot++) {
-      tile_keys[slot * HEAD_DIM + thread] = key[slot] + mean;
+      tile_keys[slot * HEAD_DIM + thread] = mean + sums[slot];
     }
   }
 }
@@ -246,27 +288,22 @@ fn rotate_keys(first: u32, end: u32, thread: u32) {
     if (position >= end) {
       break;
     }
-    let low = (i / PAIRS) * HEAD_DIM + i % PAIRS;
-    let turned = rotate_pair(tile_keys[low], tile_keys[low + PAIRS], angle_of(position, i % PAIRS));
-    tile_keys[low] = turned.x;
-    tile_keys[low + PAIRS] = turned.y;
+    let pair = i % PAIRS;
+    let a = i / PAIRS * HEAD_DIM + first_of_pair_32_32_0(pair);
+    let b = i / PAIRS * HEAD_DIM + second_of_pair_32_32_0(pair);
+    let turned = rotate_pair(tile_keys[a], tile_keys[b], angle_of(position, pair));
+    tile_keys[a] = turned.x;
+    tile_keys[b] = turned.y;
   }
 }
 
 // One channel of one head of a middle value, before the inverse transform.
 fn middle_value(token: u32, channel: u32) -> f32 {
   let point = channel / CHANNELS;
-  let word = cache[sequence[AT_VALUE_CODES] + token * VALUE_ROW_WORDS + point / 4u];
+  let word = cache[field(AT_VALUE_CODES) + token * VALUE_ROW_WORDS + point / 4u];
   let entry = extractBits(word, (point % 4u) * 8u, 8u);
-  return half_at(sequence[AT_CODEBOOK], entry * CHANNELS + channel % CHANNELS)
-    * half_at(sequence[AT_CHANNEL_MAX], channel);
-}
-
-// One channel of one head of a stream token, key or value, before the inverse transform.
-fn stream_value(codes: u32, norms: u32, token: u32, head: u32, channel: u32) -> f32 {
-  first_word = codes + (token * KV_HEADS + head) * STREAM_WORDS;
-  let unit = level_value(unpack_field_8(channel));
-  return unit * half_at(norms + token * NORM_WORDS, head);
+  return half_at(field(AT_CODEBOOK), entry * CHANNELS + channel % CHANNELS)
+    * half_at(field(AT_CHANNEL_MAX), channel);
 }
 
 // A word of `vector` after the transform.
@@ -281,15 +318,15 @@ fn decompress(
   @builtin(local_invocation_index) thread: u32,
 ) {
   // Where the segments end, in tokens. Read-only, so that all threads take the same way through the barriers below.
-  let sinks_end = sequence[AT_SINK_TOKENS];
-  let middle_end = sinks_end + sequence[AT_MIDDLE_TOKENS];
-  let stream_end = middle_end + sequence[AT_STREAM_TOKENS];
-  let tokens = stream_end + sequence[AT_WINDOW_TOKENS];
+  let sinks_end = field(AT_SINK_TOKENS);
+  let middle_end = sinks_end + field(AT_MIDDLE_TOKENS);
+  let stream_end = middle_end + field(AT_STREAM_TOKENS);
+  let tokens = stream_end + field(AT_WINDOW_TOKENS);
   let head = block.y;
   let first = block.x * TILE_TOKENS;
   let end = min(first + TILE_TOKENS, tokens);
 
-  if (first < middle_end && end > sinks_end) {
+  if (sinks_end < middle_end && first < middle_end && end > sinks_end) {
     rebuild_keys(first, head, thread);
     // Both channels of every pair are there.
     workgroupBarrier();
@@ -310,10 +347,10 @@ fn decompress(
     if (token < sinks_end || token >= stream_end) {
       // Exact: copied as it is. The window is a ring.
       let is_sink = token < sinks_end;
-      let slot = select((sequence[AT_WINDOW_START] + token - stream_end) % WINDOW, token, is_sink);
+      let slot = select((field(AT_WINDOW_START) + token - stream_end) % WINDOW, token, is_sink);
       let source = slot * (WIDTH / 2u) + head * HEAD_WORDS;
-      let key_source = sequence[select(AT_WINDOW_KEYS, AT_SINK_KEYS, is_sink)] + source;
-      let value_source = sequence[select(AT_WINDOW_VALUES, AT_SINK_VALUES, is_sink)] + source;
+      let key_source = field(select(AT_WINDOW_KEYS, AT_SINK_KEYS, is_sink)) + source;
+      let value_source = field(select(AT_WINDOW_VALUES, AT_SINK_VALUES, is_sink)) + source;
       for (var word = thread; word < HEAD_WORDS; word += THREADS) {
         keys[row + word] = cache[key_source + word];
         values[row + word] = cache[value_source + word];
@@ -322,8 +359,8 @@ fn decompress(
     }
     if (token >= middle_end) {
       if (thread < HEAD_DIM) {
-        let codes = sequence[AT_STREAM_KEY_CODES];
-        vector[thread] = stream_value(codes, sequence[AT_STREAM_KEY_NORMS], token - middle_end, head, thread);
+        let codes = field(AT_STREAM_KEY_CODES);
+        vector[thread] = stream_channel(codes, field(AT_STREAM_KEY_NORMS), token - middle_end, head, thread);
       }
       transform_vector(thread);
       for (var word = thread; word < HEAD_WORDS; word += THREADS) {
@@ -336,8 +373,8 @@ fn decompress(
       if (token < middle_end) {
         vector[thread] = middle_value(token - sinks_end, head * HEAD_DIM + thread);
       } else {
-        let codes = sequence[AT_STREAM_VALUE_CODES];
-        vector[thread] = stream_value(codes, sequence[AT_STREAM_VALUE_NORMS], token - middle_end, head, thread);
+        let codes = field(AT_STREAM_VALUE_CODES);
+        vector[thread] = stream_channel(codes, field(AT_STREAM_VALUE_NORMS), token - middle_end, head, thread);
       }
     }
     transform_vector(thread);

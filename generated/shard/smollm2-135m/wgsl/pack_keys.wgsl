@@ -1,4 +1,4 @@
-// pack_keys: Quantises the coefficients and packs their fields; one word of one group of one token a thread.
+// pack_keys: Quantises the coefficients and packs their fields; one word of one token a thread.
 // Stage project of scheme shard for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 32, bits 4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -8,7 +8,7 @@
 const RANK = 32u;  // components of a key
 const KEY_ROW_WORDS = 4u;  // words of one token's key fields
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_CODES = 12u;  // record: where 4-bit fields [middle][32 components] begins
+const AT_KEY_CODES = 14u;  // record: where 4-bit fields [middle][32 components] begins
 const THREADS = 128u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words
@@ -20,7 +20,7 @@ const THREADS = 128u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
 
-// dsl/codecs/pca.ts:102 coefficientField, bits = 4
+// dsl/codecs/pca.ts:125 coefficientField, bits = 4
 // The code of a coefficient as an unsigned field (offset binary): code + 2^(bits-1), code in [-limit, limit].
 fn coefficient_field_4(coefficient: f32, scale: f32) -> u32 {
   var code: f32 = 0.0;

@@ -6,14 +6,14 @@
 // tunables: tileTokens = 32
 
 const HEAD_DIM = 64u;  // channels of a head
-const PAIRS = 32u;  // rotary pairs of a head: channels j and j + PAIRS
+const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const HADAMARD_BLOCK = 64u;  // channels of one Hadamard block
 const HADAMARD_SCALE = 0.125;  // 1 / sqrt(HADAMARD_BLOCK)
 const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
-const TILE_TOKENS = 32u;  // of this schedule
+const TILE_TOKENS = 32u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

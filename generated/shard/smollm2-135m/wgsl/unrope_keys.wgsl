@@ -1,4 +1,4 @@
-// unrope_keys: Un-rotates the keys of the middle and sums every channel over a tile of tokens.
+// unrope_keys: Un-rotates the keys of the middle and sums every channel, over a tile of tokens.
 // Stage unrope of scheme shard for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 32, bits 4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
@@ -6,7 +6,7 @@
 // tunables: tileTokens = 32
 
 const HEAD_DIM = 64u;  // channels of a head
-const PAIRS = 32u;  // rotary pairs of a head: channels j and j + PAIRS
+const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const ANGLE_TILE = 64u;  // rows of the fine angle table
 const FINE_ANGLES = 256u;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
@@ -14,7 +14,7 @@ const COARSE_ANGLES = 4352u;  // offset in the tables: [..][PAIRS](cosine, sine)
 const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
 const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
 const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
-const TILE_TOKENS = 32u;  // of this schedule
+const TILE_TOKENS = 32u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;
@@ -39,6 +39,20 @@ fn add_angles(coarse: vec2f, fine: vec2f) -> vec2f {
   return vec2f(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
 }
 
+// dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The first channel of a pair.
+fn first_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair;
+  return channel;
+}
+
+// dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The second channel of a pair.
+fn second_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair + 32u;
+  return channel;
+}
+
 fn key_at(i: u32) -> f32 {
   return unpack2x16float(keys[i / 2u])[i % 2u];
 }
@@ -50,7 +64,7 @@ fn angle_of(position: u32, pair: u32) -> vec2f {
   return add_angles(vec2f(tables[coarse], tables[coarse + 1u]), vec2f(tables[fine], tables[fine + 1u]));
 }
 
-// One thread a rotary pair of the head (channels `thread` and `thread + PAIRS`), over the tokens of the tile in order.
+// One thread a rotary pair of the head, over the tokens of the tile in order.
 @compute @workgroup_size(32)
 fn unrope_keys(
   @builtin(workgroup_id) block: vec3u,
@@ -64,16 +78,18 @@ fn unrope_keys(
   }
   let end = min(first + TILE_TOKENS, middle_tokens);
   let head_row = block.y * sequence[AT_PROMPT_TOKENS];
-  let channel = block.y * HEAD_DIM + thread;
+  let a = first_of_pair_32_32_0(thread);
+  let b = second_of_pair_32_32_0(thread);
+  let head = block.y * HEAD_DIM;
   var sum = vec2f();
   for (var token = first; token < end; token++) {
     let position = sequence[AT_SINK_TOKENS] + token;
-    let source = (head_row + position) * HEAD_DIM + thread;
-    let pair = unrotate_pair(key_at(source), key_at(source + PAIRS), angle_of(position, thread));
-    plain[token * WIDTH + channel] = pair.x;
-    plain[token * WIDTH + channel + PAIRS] = pair.y;
+    let source = (head_row + position) * HEAD_DIM;
+    let pair = unrotate_pair(key_at(source + a), key_at(source + b), angle_of(position, thread));
+    plain[token * WIDTH + head + a] = pair.x;
+    plain[token * WIDTH + head + b] = pair.y;
     sum += pair;
   }
-  partial_sums[block.x * WIDTH + channel] = sum.x;
-  partial_sums[block.x * WIDTH + channel + PAIRS] = sum.y;
+  partial_sums[block.x * WIDTH + head + a] = sum.x;
+  partial_sums[block.x * WIDTH + head + b] = sum.y;
 }

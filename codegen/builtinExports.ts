@@ -1,0 +1,21 @@
+import * as channelMax from '../dsl/codecs/channelMax.js';
+import * as hadamard from '../dsl/codecs/hadamard.js';
+import * as jacobi from '../dsl/codecs/jacobi.js';
+import * as lloydMax from '../dsl/codecs/lloydMax.js';
+import * as pca from '../dsl/codecs/pca.js';
+import * as unrope from '../dsl/codecs/unrope.js';
+import * as vq from '../dsl/codecs/vq.js';
+import * as packing from '../dsl/packing.js';
+import * as random from '../dsl/random.js';
+
+const modules: readonly object[] = [channelMax, hadamard, jacobi, lloydMax, pca, unrope, vq, packing, random];
+
+/** What the built-in codec modules export, by name: a device function is a built-in one only if it is one of these. */
+export const builtinExports: ReadonlyMap<string, unknown> = new Map(
+  modules.flatMap((module) => Object.entries(module)),
+);
+
+// Kernels and lowered functions are found by a function's name. A minifier shortens names, but not those of exports.
+for (const [name, value] of builtinExports) {
+  if (typeof value === 'function' && value.name !== name) Object.defineProperty(value, 'name', { value: name });
+}

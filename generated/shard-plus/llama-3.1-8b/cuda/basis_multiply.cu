@@ -1,0 +1,37 @@
+// basis_multiply: product = gram * basis.
+// Stage basis of scheme shard-plus for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
+// keys:   unrope, pca(rank 192, 768 bits a token, group 16, i8 basis, weighted by queries)
+// values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
+// stream: lloydMax(8 bits); sinks 4, window 64
+// tunables: tile = 16
+
+#include "prelude.cuh"
+
+constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
+constexpr u32 RANK = 192;  // components of a key
+constexpr u32 TILE = 16;  // rows and columns of a matrix tile
+
+// One TILE x TILE tile of the product a block, one entry a thread. WIDTH and RANK are multiples of TILE.
+extern "C" __global__ void __launch_bounds__(256) basis_multiply(
+    const float* __restrict__ gram,  // [1024][1024], symmetric
+    const float* __restrict__ basis,  // [1024][192]
+    float* product  // [1024][192]
+) {
+  __shared__ float left[TILE][TILE];   // rows of the gram matrix
+  __shared__ float right[TILE][TILE];  // rows of the basis
+  const u32 x = threadIdx.x % TILE;
+  const u32 y = threadIdx.x / TILE;
+  const u32 row = blockIdx.y * TILE + y;
+  const u32 column = blockIdx.x * TILE + x;
+  float total = 0.0f;
+  for (u32 first = 0; first < WIDTH; first += TILE) {
+    left[y][x] = gram[row * WIDTH + first + x];
+    right[y][x] = basis[(first + y) * RANK + column];
+    __syncthreads();  // both tiles are filled
+    float sum = 0.0f;
+    for (u32 k = 0; k < TILE; ++k) sum += left[y][k] * right[k][x];
+    total += sum;
+    __syncthreads();  // both tiles have been used
+  }
+  product[row * RANK + column] = total;
+}

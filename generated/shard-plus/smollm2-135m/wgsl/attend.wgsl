@@ -1,0 +1,598 @@
+// attend: One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.
+// Stage attend of scheme shard-plus for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
+// keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
+// values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
+// stream: lloydMax(8 bits); sinks 4, window 64
+// tunables: coefficientHalves = 1, tileTokens = 16, warps = 1, basisBytes = 1
+
+const HEAD_DIM = 64u;  // channels of a head
+const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
+const HEADS = 9u;  // query heads
+const KV_HEADS = 3u;  // KV heads
+const GROUP_SIZE = 3u;  // query heads that share a KV head
+const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
+const RANK_WORDS = 8u;  // words of a basis row, four int8 columns each
+const ALLOCATED_GROUPS = 2u;  // groups of 16 components with widths of their own
+const KEY_ROW_WORDS = 4u;  // words of one token's key fields
+const HADAMARD_BLOCK = 64u;  // channels of one Hadamard block
+const HADAMARD_SCALE = 0.125;  // 1 / sqrt(HADAMARD_BLOCK)
+const CHANNELS = 4u;  // channels of a value vector
+const ENTRIES = 256u;  // codebook entries
+const VALUE_ROW_WORDS = 12u;  // words of one token's value indices, four each
+const STREAM_WORDS = 16u;  // words of one coded stream vector
+const NORM_WORDS = 2u;  // words of one stream token's norms, two each
+const WINDOW = 64u;  // slots of the exact ring at the end
+const ANGLE_TILE = 64u;  // rows of the fine angle table
+const FINE_ANGLES = 256u;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
+const COARSE_ANGLES = 4352u;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
+const RECORD_WORDS = 64u;  // words of a sequence record
+const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
+const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_STREAM_TOKENS = 2u;  // record: generated tokens that left the window
+const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
+const AT_WINDOW_START = 4u;  // record: slot of the ring's oldest token
+const AT_SLIDING_WINDOW = 8u;  // record: tokens that a query sees, itself included; 0 for all
+const AT_SINK_KEYS = 10u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
+const AT_SINK_VALUES = 11u;  // record: where f16 [sinks][3 KV heads][64] begins
+const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
+const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][3 KV heads][64] begins
+const AT_KEY_CODES = 14u;  // record: where 0- to 8-bit fields [middle][32 components] begins
+const AT_KEY_SCALES = 15u;  // record: where f16 [32 components] begins
+const AT_KEY_BASIS = 16u;  // record: where i8 [192 channels][32 components] begins
+const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [32 components] begins
+const AT_KEY_MEAN = 18u;  // record: where f16 [192 channels], before RoPE begins
+const AT_VALUE_CODES = 19u;  // record: where u8 [middle][48 vectors] begins
+const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
+const AT_CHANNEL_MAX = 21u;  // record: where f16 [3 KV heads][64], after Hadamard begins
+const AT_STREAM_KEY_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
+const AT_STREAM_KEY_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
+const AT_STREAM_VALUE_CODES = 24u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
+const AT_STREAM_VALUE_NORMS = 25u;  // record: where f16 [stream][3 KV heads] begins
+const AT_KEY_WIDTHS = 26u;  // record: where u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component begins
+const AT_KEY_WEIGHTS = 27u;  // record: where f16 [192 channels], above 0: keys are coded times this begins
+const THREADS = 64u;  // threads of a block
+const TILE_TOKENS = 16u;  // tokens of a tile
+const WORK_ITEM_WORDS = 6u;  // words of a work item
+const PARTIAL_WORDS = 396u;  // numbers of one partial result
+const CHUNK_UNIT = 16u;  // a split gets a multiple of so many tokens
+const TILE_ROWS = 64u;  // rows of the shared tile: channels, or components
+const GROUP_COMPONENTS = 16u;  // most components whose codes are unpacked together
+const SCORE_SLICES = 5u;  // threads that share one dot product
+const SCORE_SCALE = 0.180336878;  // what q.k is multiplied with first
+
+// records of all sequences
+@group(0) @binding(0) var<storage, read> sequences: array<u32>;
+// [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
+@group(0) @binding(1) var<storage, read> work: array<u32>;
+// all compressed parts of all sequences; offsets come from the record
+@group(0) @binding(2) var<storage, read> cache: array<u32>;
+// f16 [query rows][9 heads][64], after RoPE
+@group(0) @binding(3) var<storage, read> query: array<u32>;
+// stream levels, then fine and coarse angles as (cosine, sine)
+@group(0) @binding(4) var<storage, read> tables: array<f32>;
+// [work items][2: Hadamard space, exact][3 query heads][64 output, maximum, weight sum]
+@group(0) @binding(5) var<storage, read_write> partials: array<f32>;
+
+// dsl/codecs/unrope.ts:16 rotatePair
+// Turns the pair (a, b) by the angle whose cosine and sine are given.
+fn rotate_pair(a: f32, b: f32, angle: vec2f) -> vec2f {
+  return vec2f(a * angle.x - b * angle.y, b * angle.x + a * angle.y);
+}
+
+// dsl/codecs/unrope.ts:31 addAngles
+// Adds two angles held as (cosine, sine).
+fn add_angles(coarse: vec2f, fine: vec2f) -> vec2f {
+  return vec2f(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
+}
+
+// dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The first channel of a pair.
+fn first_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair;
+  return channel;
+}
+
+// dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The second channel of a pair.
+fn second_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair + 32u;
+  return channel;
+}
+
+// dsl/codecs/pca.ts:158 signedByte
+// Byte `lane` (0 to 3) of a word as a signed integer.
+fn signed_byte(word: u32, lane: u32) -> f32 {
+  let byte: i32 = i32((word >> (lane * 8u)) & 255u);
+  return f32(select(byte, byte - 256, byte > 127));
+}
+
+// dsl/packing.ts:50 unpackBits
+// Reads `bits` bits (1 to 32, known when the kernel runs) from bit `position` of a row on; touches the second word only when the field straddles.
+fn unpack_bits(position: u32, bits: u32) -> u32 {
+  let word: u32 = position / 32u;
+  let shift: u32 = position % 32u;
+  var value: u32 = key_word_at(word) >> shift;
+  if (shift + bits > 32u) {
+    value = value | (key_word_at(word + 1u) << (32u - shift));
+  }
+  return value & (0xffffffffu >> (32u - bits));
+}
+
+// dsl/codecs/midRise.ts:35 midRiseValue
+// What a field stands for, in steps.
+fn mid_rise_value(field: u32, bits: u32) -> f32 {
+  return f32(i32(field) - (1 << (bits - 1u))) + 0.5;
+}
+
+// dsl/codecs/hadamard.ts:16 butterfly
+// One butterfly of the unnormalised transform; the schedule scales once at the end.
+fn butterfly(a: f32, b: f32) -> vec2f {
+  return vec2f(a + b, a - b);
+}
+
+// dsl/codecs/lloydMax.ts:77 levelValue
+// The value of a code on the unit sphere.
+fn level_value(code: u32) -> f32 {
+  return level_at(code);
+}
+
+// dsl/packing.ts:32 unpackField, bits = 8
+// Reads field `index` of a row that `packWord` wrote; touches the second word only when the field straddles.
+fn unpack_field_8(index: u32) -> u32 {
+  let position: u32 = index * 8u;
+  let word: u32 = position / 32u;
+  let shift: u32 = position % 32u;
+  var value: u32 = stream_word_at(word) >> shift;
+  return value & 255u;
+}
+
+// Tokens come in tiles. The keys of a tile are rebuilt in registers and meet the queries in workgroup memory, four
+// tokens in a vector; then every thread owns one channel of the output and keeps it in registers, with the running
+// softmax of every query head.
+// Two passes: middle and stream, whose values lie in Hadamard space, then the exact tokens. Each leaves one partial.
+
+const HEAD_WORDS = HEAD_DIM / 2u;
+const TILE_QUADS = TILE_TOKENS / 4u;
+const PAIR_QUADS = (TILE_QUADS + 1u) / 2u;
+const SCORE_QUADS = GROUP_SIZE * TILE_QUADS;
+const CODEBOOK_WORDS = ENTRIES * CHANNELS / 2u;
+const PARTIAL_ROW = HEAD_DIM + 2u;  // output, then maximum and weight sum
+const EMPTY = -1e30;  // below every score, and finite: WGSL has no infinity
+
+var<workgroup> scores: array<vec4f, SCORE_SLICES * SCORE_QUADS>;  // [slice of the channels][head][four tokens]
+var<workgroup> component_scales: array<f32, GROUP_COMPONENTS>;
+
+var<private> channel: u32;  // of the output; idle threads repeat the last one, and store nothing
+var<private> owner: bool;
+var<private> record: u32;  // of the sequence, in words
+var<private> kv_head: u32;
+var<private> accumulated: array<f32, GROUP_SIZE>;
+var<private> maxima: array<f32, GROUP_SIZE>;
+var<private> weight_sums: array<f32, GROUP_SIZE>;
+
+// Word of the sequence's record.
+fn field(index: u32) -> u32 {
+  return sequences[record + index];
+}
+
+// Element of an f16 array, from the word that holds it.
+fn half_of(word: u32, index: u32) -> f32 {
+  let pair = unpack2x16float(word);
+  return select(pair.x, pair.y, index % 2u == 1u);
+}
+
+// Element of an f16 array in the cache.
+fn half_at(words: u32, index: u32) -> f32 {
+  return half_of(cache[words + index / 2u], index);
+}
+
+// Numbers of all query heads of the group, [channel][head]; each head is a vector that can be transformed as one.
+var<workgroup> head_rows: array<f32, HEAD_DIM * GROUP_SIZE>;
+
+// Hadamard transform of every head, in place. Its own inverse.
+fn transform_heads(thread: u32) {
+  for (var half = 1u; half < HADAMARD_BLOCK; half *= 2u) {
+    workgroupBarrier();  // the rows are loaded, or the previous stage is complete
+    for (var i = thread; i < PAIRS * GROUP_SIZE; i += THREADS) {
+      let pair = i / GROUP_SIZE;
+      let upper = (pair / half * 2u * half + pair % half) * GROUP_SIZE + i % GROUP_SIZE;
+      let lower = upper + half * GROUP_SIZE;
+      let turned = butterfly(head_rows[upper], head_rows[lower]);
+      head_rows[upper] = turned.x;
+      head_rows[lower] = turned.y;
+    }
+  }
+  workgroupBarrier();  // the last stage is complete
+  for (var i = thread; i < HEAD_DIM * GROUP_SIZE; i += THREADS) {
+    head_rows[i] *= HADAMARD_SCALE;
+  }
+  workgroupBarrier();  // the rows are scaled
+}
+
+// Cosine and sine of a position's angle, from one row of the coarse and one of the fine table.
+fn angle_of(position: u32, pair: u32) -> vec2f {
+  let coarse = COARSE_ANGLES + ((position / ANGLE_TILE) * PAIRS + pair) * 2u;
+  let fine = FINE_ANGLES + ((position % ANGLE_TILE) * PAIRS + pair) * 2u;
+  return add_angles(vec2f(tables[coarse], tables[coarse + 1u]), vec2f(tables[fine], tables[fine + 1u]));
+}
+
+alias tile_quad = vec4f;
+fn to_tile(quad: vec4f) -> tile_quad {
+  return quad;
+}
+
+// [row][four tokens]: rows are the components of one key group while keys are rebuilt, then the channels of the keys.
+var<workgroup> tile: array<tile_quad, TILE_ROWS * TILE_QUADS>;
+
+// A thread holds both channels of one rotary pair, so that it can rotate in registers, for every second vector of
+// tokens.
+var<private> channel_a: u32;
+var<private> channel_b: u32;
+var<private> side: u32;  // first vector of tokens; past 1 the thread is idle
+var<private> key_a: array<vec4f, PAIR_QUADS>;
+var<private> key_b: array<vec4f, PAIR_QUADS>;
+
+fn own_pair(thread: u32) {
+  channel_a = first_of_pair_32_32_0(thread % PAIRS);
+  channel_b = second_of_pair_32_32_0(thread % PAIRS);
+  side = thread / PAIRS;
+}
+
+// Puts the thread's keys into the tile. Not before every thread is done with what was there.
+fn store_keys() {
+  for (var n = 0u; n < PAIR_QUADS; n++) {
+    let q = n * 2u + side;
+    if (side < 2u && q < TILE_QUADS) {
+      tile[channel_a * TILE_QUADS + q] = to_tile(key_a[n]);
+      tile[channel_b * TILE_QUADS + q] = to_tile(key_b[n]);
+    }
+  }
+}
+
+// Components of a key that share a width; a token's row of codes holds their fields side by side.
+struct KeyGroup {
+  first_component: u32,
+  components: u32,
+  bits: u32,  // of a field; 0 where nothing is stored
+  first_bit: u32,  // of the row
+}
+
+const KEY_GROUPS = ALLOCATED_GROUPS;
+
+// The sequence's own widths: bits in the low four bits of a word, where the fields begin in those above.
+fn key_group(group: u32) -> KeyGroup {
+  let width = cache[field(AT_KEY_WIDTHS) + group];
+  return KeyGroup(group * 16u, 16u, width % 16u, width / 16u);
+}
+
+var<private> key_words: u32;
+fn key_word_at(index: u32) -> u32 {
+  return cache[key_words + index];
+}
+
+// What component `i` of a group that is stored holds in a token's row, in steps of its scale.
+fn key_code(group: KeyGroup, row: u32, i: u32) -> f32 {
+  key_words = row;
+  return mid_rise_value(unpack_bits(group.first_bit + i * group.bits, group.bits), group.bits);
+}
+
+// What a code is multiplied with before it weighs the int8 basis: the component's scale and its basis column's.
+fn component_scale(component: u32) -> f32 {
+  return half_at(field(AT_KEY_SCALES), component) * half_at(field(AT_KEY_BASIS_SCALES), component);
+}
+
+// Codes of component `i` of a group for four tokens from `token` on; zero from `end` on, where nothing is stored.
+fn key_codes(group: KeyGroup, token: u32, end: u32, i: u32) -> vec4f {
+  let rows = field(AT_KEY_CODES);
+  var codes = vec4f(0.0);
+  for (var k = 0u; k < min(4u, end - min(token, end)); k++) {
+    codes[k] = key_code(group, rows + (token + k) * KEY_ROW_WORDS, i);
+  }
+  return codes;
+}
+
+// Adds the components of a group, whose codes and scales are staged, to the thread's keys.
+fn add_components(group: KeyGroup, components: u32) {
+  let basis = field(AT_KEY_BASIS) + group.first_component / 4u;
+  let row_a = basis + (kv_head * HEAD_DIM + channel_a) * RANK_WORDS;
+  let row_b = basis + (kv_head * HEAD_DIM + channel_b) * RANK_WORDS;
+  for (var word = 0u; word < components / 4u; word++) {
+    let bytes_a = cache[row_a + word];
+    let bytes_b = cache[row_b + word];
+    for (var k = 0u; k < 4u; k++) {
+      let i = word * 4u + k;
+      let entry_a = signed_byte(bytes_a, k) * component_scales[i];
+      let entry_b = signed_byte(bytes_b, k) * component_scales[i];
+      for (var n = 0u; n < PAIR_QUADS; n++) {
+        let codes = vec4f(tile[i * TILE_QUADS + min(n * 2u + side, TILE_QUADS - 1u)]);
+        key_a[n] += entry_a * codes;
+        key_b[n] += entry_b * codes;
+      }
+    }
+  }
+}
+
+// The thread's keys of a tile of middle tokens: mean plus basis times coefficients, rotated to their positions.
+fn build_middle_keys(first: u32, end: u32, thread: u32) {
+  for (var n = 0u; n < PAIR_QUADS; n++) {
+    key_a[n] = vec4f(0.0);
+    key_b[n] = vec4f(0.0);
+  }
+  for (var g = 0u; g < KEY_GROUPS; g++) {
+    let group = key_group(g);
+    let components = select(0u, group.components, group.bits > 0u);
+    workgroupBarrier();  // every thread has read what was in the tile
+    for (var i = thread; i < components * TILE_QUADS; i += THREADS) {
+      let q = i / components;
+      tile[i % components * TILE_QUADS + q] = to_tile(key_codes(group, first + q * 4u, end, i % components));
+    }
+    for (var i = thread; i < components; i += THREADS) {
+      component_scales[i] = component_scale(group.first_component + i);
+    }
+    workgroupBarrier();  // codes and scales of the group are staged
+    add_components(group, components);
+  }
+  workgroupBarrier();  // every thread has read the last group: keys take its place
+  let a = kv_head * HEAD_DIM + channel_a;
+  let b = kv_head * HEAD_DIM + channel_b;
+  let mean_a = half_at(field(AT_KEY_MEAN), a);
+  let mean_b = half_at(field(AT_KEY_MEAN), b);
+  let weight_a = half_at(field(AT_KEY_WEIGHTS), a);
+  let weight_b = half_at(field(AT_KEY_WEIGHTS), b);
+  for (var n = 0u; n < PAIR_QUADS; n++) {
+    for (var k = 0u; k < 4u; k++) {
+      // Tokens past the end turn as the last one does, so that the angle tables are read where they are written.
+      let position = field(AT_SINK_TOKENS) + min(first + (n * 2u + side) * 4u + k, end - 1u);
+      let plain_a = mean_a + key_a[n][k] / weight_a;
+      let plain_b = mean_b + key_b[n][k] / weight_b;
+      let turned = rotate_pair(plain_a, plain_b, angle_of(position, thread % PAIRS));
+      key_a[n][k] = turned.x;
+      key_b[n][k] = turned.y;
+    }
+  }
+}
+
+fn level_at(index: u32) -> f32 {
+  return tables[index];
+}
+
+var<private> stream_words: u32;
+fn stream_word_at(index: u32) -> u32 {
+  return cache[stream_words + index];
+}
+
+// A channel of one head of a stream token, in Hadamard space: key or value, as `codes` and `norms` say.
+fn stream_channel(codes: u32, norms: u32, token: u32, head: u32, channel: u32) -> f32 {
+  stream_words = codes + (token * KV_HEADS + head) * STREAM_WORDS;
+  return level_value(unpack_field_8(channel)) * half_at(norms + token * NORM_WORDS, head);
+}
+
+const MIDDLE = 0u;
+const STREAM = 1u;
+const SINK = 2u;
+const RECENT = 3u;
+
+var<workgroup> codebook: array<u32, CODEBOOK_WORDS>;
+
+// A channel of a token in an exact part.
+fn exact_channel(part: u32, row: u32, channel: u32) -> f32 {
+  return half_at(field(part), row * WIDTH + kv_head * HEAD_DIM + channel);
+}
+
+fn ring_slot(token: u32) -> u32 {
+  return (field(AT_WINDOW_START) + token) % WINDOW;
+}
+
+// A channel of a key that needs no rebuilding: all but the middle's.
+fn key_channel(segment: u32, token: u32, channel: u32) -> f32 {
+  switch segment {
+    case STREAM: {
+      return stream_channel(field(AT_STREAM_KEY_CODES), field(AT_STREAM_KEY_NORMS), token, kv_head, channel);
+    }
+    case SINK: { return exact_channel(AT_SINK_KEYS, token, channel); }
+    default: { return exact_channel(AT_WINDOW_KEYS, ring_slot(token), channel); }
+  }
+}
+
+// The thread's share of a tile of keys that need no rebuilding; what lies past `count` tokens does not matter.
+fn load_keys(segment: u32, first: u32, count: u32) {
+  for (var n = 0u; n < PAIR_QUADS; n++) {
+    for (var k = 0u; k < 4u; k++) {
+      let t = (n * 2u + side) * 4u + k;
+      if (t < count) {
+        key_a[n][k] = key_channel(segment, first + t, channel_a);
+        key_b[n][k] = key_channel(segment, first + t, channel_b);
+      }
+    }
+  }
+}
+
+// A channel of a value. A middle value is left without its channel's maximum, which multiplies the sum once.
+fn value_channel(segment: u32, token: u32, channel: u32) -> f32 {
+  switch segment {
+    case MIDDLE: {
+      let vector = (kv_head * HEAD_DIM + channel) / CHANNELS;
+      let word = cache[field(AT_VALUE_CODES) + token * VALUE_ROW_WORDS + vector / 4u];
+      let entry = (word >> (vector % 4u * 8u)) & 0xffu;
+      let element = entry * CHANNELS + channel % CHANNELS;
+      return half_of(codebook[element / 2u], element);
+    }
+    case STREAM: {
+      return stream_channel(field(AT_STREAM_VALUE_CODES), field(AT_STREAM_VALUE_NORMS), token, kv_head, channel);
+    }
+    case SINK: { return exact_channel(AT_SINK_VALUES, token, channel); }
+    default: { return exact_channel(AT_WINDOW_VALUES, ring_slot(token), channel); }
+  }
+}
+
+// Scores of a tile from the products of queries and keys, in base-2 exponents; EMPTY past `count` tokens.
+fn exponents(products: vec4f, q: u32, count: u32) -> vec4f {
+  let all = SCORE_SCALE * products;
+  return select(vec4f(EMPTY), all, vec4u(q * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(count));
+}
+
+// SCORE_SLICES threads share one dot product: a slice of the channels, of one query head and four keys of the tile.
+fn slice_product(i: u32) -> vec4f {
+  let head = i % SCORE_QUADS / TILE_QUADS;
+  let q = i % TILE_QUADS;
+  var sum = vec4f(0.0);
+  for (var c = i / SCORE_QUADS; c < HEAD_DIM; c += SCORE_SLICES) {
+    sum += head_rows[c * GROUP_SIZE + head] * vec4f(tile[c * TILE_QUADS + q]);
+  }
+  return sum;
+}
+
+// Scores of the tile.
+fn score_tile(count: u32, thread: u32) {
+  workgroupBarrier();  // the keys of the tile are complete
+  for (var i = thread; i < SCORE_SLICES * SCORE_QUADS; i += THREADS) {
+    scores[i] = slice_product(i);
+  }
+  workgroupBarrier();  // every slice of every score is summed
+  for (var i = thread; i < SCORE_QUADS; i += THREADS) {
+    var sum = scores[i];
+    for (var slice = 1u; slice < SCORE_SLICES; slice++) {
+      sum += scores[slice * SCORE_QUADS + i];
+    }
+    scores[i] = exponents(sum, i % TILE_QUADS, count);
+  }
+  workgroupBarrier();  // scores are complete
+}
+
+// Puts the query heads of the group into head_rows. Not before every thread is done with what was there.
+fn load_query(row: u32, thread: u32) {
+  let base = (row * HEADS + kv_head * GROUP_SIZE) * HEAD_WORDS;
+  for (var i = thread; i < GROUP_SIZE * HEAD_WORDS; i += THREADS) {
+    let two = unpack2x16float(query[base + i]);
+    let at = i % HEAD_WORDS * 2u * GROUP_SIZE + i / HEAD_WORDS;
+    head_rows[at] = two.x;
+    head_rows[at + GROUP_SIZE] = two.y;
+  }
+}
+
+// Tokens begin..end of one segment, added to the running softmax of every head.
+fn attend_segment(segment: u32, begin: u32, end: u32, thread: u32) {
+  for (var first = begin; first < end; first += TILE_TOKENS) {
+    let count = min(TILE_TOKENS, end - first);
+    if (segment == MIDDLE) {
+      build_middle_keys(first, end, thread);
+    } else {
+      load_keys(segment, first, count);
+    }
+    store_keys();
+    var values = array<vec4f, TILE_QUADS>();  // zero past the end: nothing is stored there
+    for (var t = 0u; t < count; t++) {
+      values[t / 4u][t % 4u] = value_channel(segment, first + t, channel);
+    }
+    score_tile(count, thread);
+    for (var h = 0u; h < GROUP_SIZE; h++) {
+      var top = maxima[h];
+      for (var q = 0u; q < TILE_QUADS; q++) {
+        let s = scores[h * TILE_QUADS + q];
+        top = max(top, max(max(s.x, s.y), max(s.z, s.w)));
+      }
+      let shrink = exp2(maxima[h] - top);
+      var weight_sum = weight_sums[h] * shrink;
+      var sum = accumulated[h] * shrink;
+      for (var q = 0u; q < TILE_QUADS; q++) {
+        let weights = exp2(scores[h * TILE_QUADS + q] - top);
+        weight_sum += dot(weights, vec4f(1.0));
+        sum += dot(weights, values[q]);
+      }
+      maxima[h] = top;
+      weight_sums[h] = weight_sum;
+      accumulated[h] = sum;
+    }
+  }
+}
+
+fn start_pass() {
+  for (var h = 0u; h < GROUP_SIZE; h++) {
+    accumulated[h] = 0.0;
+    maxima[h] = EMPTY;
+    weight_sums[h] = 0.0;
+  }
+}
+
+// Stores the partial result of a pass (0 Hadamard space, 1 exact).
+fn store_partial(item: u32, space: u32, thread: u32) {
+  for (var h = 0u; h < GROUP_SIZE; h++) {
+    let row = item * PARTIAL_WORDS + (space * GROUP_SIZE + h) * PARTIAL_ROW;
+    if (owner) {
+      partials[row + channel] = accumulated[h];
+    }
+    if (thread == 0u) {
+      partials[row + HEAD_DIM] = maxima[h];
+      partials[row + HEAD_DIM + 1u] = weight_sums[h];
+    }
+  }
+}
+
+@compute @workgroup_size(64)
+fn attend(
+  @builtin(workgroup_id) block: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  let item = block.x;
+  let sequence = work[item * WORK_ITEM_WORDS];
+  let query_row = work[item * WORK_ITEM_WORDS + 2u];
+  let after = work[item * WORK_ITEM_WORDS + 3u];
+  let split = work[item * WORK_ITEM_WORDS + 4u];
+  let splits = work[item * WORK_ITEM_WORDS + 5u];
+  record = sequence * RECORD_WORDS;
+  kv_head = work[item * WORK_ITEM_WORDS + 1u];
+  channel = min(thread, HEAD_DIM - 1u);
+  owner = thread < HEAD_DIM;
+  own_pair(thread);
+
+  // Where the segments end, in the order of tokens, which is that of positions.
+  let lengths = sequence * RECORD_WORDS;
+  let sinks_end = sequences[lengths + AT_SINK_TOKENS];
+  let middle_end = sinks_end + sequences[lengths + AT_MIDDLE_TOKENS];
+  let stream_end = middle_end + sequences[lengths + AT_STREAM_TOKENS];
+  let total = stream_end + sequences[lengths + AT_WINDOW_TOKENS];
+
+  // The tokens that the query sees, and the share of this block.
+  let visible_end = total - min(after, total);
+  let sliding_window = sequences[lengths + AT_SLIDING_WINDOW];
+  let visible = select(min(sliding_window, visible_end), visible_end, sliding_window == 0u);
+  let chunk = ((visible + splits - 1u) / splits + CHUNK_UNIT - 1u) / CHUNK_UNIT * CHUNK_UNIT;
+  let begin = visible_end - visible + min(split * chunk, visible);
+  let end = min(begin + chunk, visible_end);
+
+  // Pass 0: Hadamard space.
+  start_pass();
+  let middle_from = clamp(begin, sinks_end, middle_end);
+  let middle_to = clamp(end, sinks_end, middle_end);
+  if (middle_from < middle_to) {
+    for (var i = thread; i < CODEBOOK_WORDS; i += THREADS) {
+      codebook[i] = cache[field(AT_CODEBOOK) + i];
+    }
+    load_query(query_row, thread);
+    workgroupBarrier();  // codebook and query are loaded
+    attend_segment(MIDDLE, middle_from - sinks_end, middle_to - sinks_end, thread);
+    let channel_max = half_at(field(AT_CHANNEL_MAX), kv_head * HEAD_DIM + channel);
+    for (var h = 0u; h < GROUP_SIZE; h++) {
+      accumulated[h] *= channel_max;
+    }
+  }
+  let stream_from = clamp(begin, middle_end, stream_end);
+  let stream_to = clamp(end, middle_end, stream_end);
+  if (stream_from < stream_to) {
+    load_query(query_row, thread);
+    transform_heads(thread);  // q.k = (Hq).(Hk): the keys stay as they are stored
+    attend_segment(STREAM, stream_from - middle_end, stream_to - middle_end, thread);
+  }
+  store_partial(item, 0u, thread);
+
+  // Pass 1: exact tokens, at both ends of the sequence.
+  start_pass();
+  if (begin < sinks_end || end > stream_end) {
+    load_query(query_row, thread);
+  }
+  attend_segment(SINK, min(begin, sinks_end), min(end, sinks_end), thread);
+  let recent_from = clamp(begin, stream_end, total);
+  let recent_to = clamp(end, stream_end, total);
+  attend_segment(RECENT, recent_from - stream_end, recent_to - stream_end, thread);
+  store_partial(item, 1u, thread);
+}

@@ -1,0 +1,55 @@
+// scale_values: The f16 scale of every (head, channel).
+// Stage values of scheme shard-plus for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
+// keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
+// values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
+// stream: lloydMax(8 bits); sinks 4, window 64
+// tunables: tileTokens = 32
+
+const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
+const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_CHANNEL_MAX = 21u;  // record: where f16 [3 KV heads][64], after Hadamard begins
+const THREADS = 64u;  // threads of a block
+const TILE_TOKENS = 32u;  // tokens of a tile
+
+// record of this sequence: lengths, then part offsets in words
+@group(0) @binding(0) var<storage, read> sequence: array<u32>;
+// [tiles][192]
+@group(0) @binding(1) var<storage, read> partial_maxima: array<f32>;
+// all compressed parts of all sequences; offsets come from the record
+@group(0) @binding(2) var<storage, read_write> cache: array<u32>;
+// [192], rounded to f16, never zero
+@group(0) @binding(3) var<storage, read_write> channel_scales: array<f32>;
+
+// dsl/codecs/channelMax.ts:20 clampToHalf
+fn clamp_to_half(max_abs: f32) -> f32 {
+  return min(max(max_abs, 1.1920929e-7), 65504.0);
+}
+
+// dsl/codecs/channelMax.ts:15 channelScale
+// The stored f16 scale of a channel: never zero (the floor is 2^-23), never infinite.
+fn channel_scale(max_abs: f32) -> f32 {
+  return unpack2x16float(pack2x16float(vec2f(clamp_to_half(max_abs), 0.0))).x;
+}
+
+// One thread a word, that is two channels: the largest magnitude over all tiles.
+@compute @workgroup_size(64)
+fn scale_values(
+  @builtin(workgroup_id) block: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  let word = block.x * THREADS + thread;
+  if (word >= WIDTH / 2u) {
+    return;
+  }
+  let channel = word * 2u;
+  let tiles = (sequence[AT_MIDDLE_TOKENS] + TILE_TOKENS - 1u) / TILE_TOKENS;
+  var largest = vec2f();
+  for (var tile = 0u; tile < tiles; tile++) {
+    let row = tile * WIDTH + channel;
+    largest = max(largest, vec2f(partial_maxima[row], partial_maxima[row + 1u]));
+  }
+  let scales = vec2f(channel_scale(largest.x), channel_scale(largest.y));
+  cache[sequence[AT_CHANNEL_MAX] + word] = pack2x16float(scales);
+  channel_scales[channel] = scales.x;
+  channel_scales[channel + 1u] = scales.y;
+}

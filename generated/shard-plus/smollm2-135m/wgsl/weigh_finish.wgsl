@@ -1,0 +1,103 @@
+// weigh_finish: Root mean squares times the factor of the KV head, over the largest of the layer, floored; both channels of a pair get the same f16.
+// Stage weigh of scheme shard-plus for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
+// keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
+// values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
+// stream: lloydMax(8 bits); sinks 4, window 64
+// tunables: tileTokens = 32
+
+const HEAD_DIM = 64u;  // channels of a head
+const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
+const KV_HEADS = 3u;  // KV heads
+const GROUP_SIZE = 3u;  // query heads that share a KV head
+const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
+const AT_QUERY_TOKENS = 9u;  // record: queries that came with the prompt, of its last tokens
+const AT_KEY_WEIGHTS = 27u;  // record: where f16 [192 channels], above 0: keys are coded times this begins
+const THREADS = 256u;  // threads of a block
+const TILE_TOKENS = 32u;  // tokens of a tile
+
+// record of this sequence: lengths, then part offsets in words
+@group(0) @binding(0) var<storage, read> sequence: array<u32>;
+// [tiles][3 KV heads][32 pairs]
+@group(0) @binding(1) var<storage, read> partial_squares: array<f32>;
+// [3 KV heads]
+@group(0) @binding(2) var<storage, read> head_factors: array<f32>;
+// all compressed parts of all sequences; offsets come from the record
+@group(0) @binding(3) var<storage, read_write> cache: array<u32>;
+// [192], rounded to f16
+@group(0) @binding(4) var<storage, read_write> weights: array<f32>;
+
+// dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The first channel of a pair.
+fn first_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair;
+  return channel;
+}
+
+// dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
+// The second channel of a pair.
+fn second_of_pair_32_32_0(pair: u32) -> u32 {
+  var channel: u32 = pair + 32u;
+  return channel;
+}
+
+// dsl/codecs/pca.ts:109 pairWeight
+// The weight of a pair of channels: the root mean square that queries have there, over the largest of the layer.
+fn pair_weight(root_mean_square: f32, largest: f32) -> f32 {
+  var weight: f32 = 1.0;
+  if (largest > 0.0) {
+    weight = max(root_mean_square / largest, 0.001);
+  }
+  return unpack2x16float(pack2x16float(vec2f(weight, 0.0))).x;
+}
+
+var<workgroup> partial: array<f32, THREADS>;
+
+// Largest of one value a thread. Every thread must call it and gets the result.
+fn block_max(thread: u32, value: f32) -> f32 {
+  partial[thread] = value;
+  for (var count = THREADS; count > 1u; count = (count + 1u) / 2u) {
+    // A round reads what other threads wrote in the round before.
+    workgroupBarrier();
+    let pairs = count / 2u;
+    if (thread < pairs) {
+      partial[thread] = max(partial[thread], partial[thread + count - pairs]);
+    }
+  }
+  // Waits for the last round, and keeps `partial` until every thread has read it.
+  return workgroupUniformLoad(&partial[0]);
+}
+
+// One block. `weights` holds root mean squares first, each written and read by the thread that owns the pair.
+@compute @workgroup_size(256)
+fn weigh_finish(
+  @builtin(workgroup_id) block: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  let tokens = sequence[AT_QUERY_TOKENS];
+  let tiles = (tokens + TILE_TOKENS - 1u) / TILE_TOKENS;
+  // Two squares a pair.
+  let count = f32(GROUP_SIZE * 2u) * f32(max(tokens, 1u));
+  var largest = 0.0;
+  for (var i = thread; i < KV_HEADS * PAIRS; i += THREADS) {
+    var sum = 0.0;
+    for (var tile = 0u; tile < tiles; tile++) {
+      sum += partial_squares[tile * KV_HEADS * PAIRS + i];
+    }
+    let root = sqrt(sum / count) * head_factors[i / PAIRS];
+    weights[(i / PAIRS) * HEAD_DIM + first_of_pair_32_32_0(i % PAIRS)] = root;
+    largest = max(largest, root);
+  }
+  largest = block_max(thread, largest);
+  for (var i = thread; i < KV_HEADS * PAIRS; i += THREADS) {
+    let head = (i / PAIRS) * HEAD_DIM;
+    let low = head + first_of_pair_32_32_0(i % PAIRS);
+    let weight = pair_weight(weights[low], largest);
+    weights[low] = weight;
+    weights[head + second_of_pair_32_32_0(i % PAIRS)] = weight;
+  }
+  // All weights are there: the two channels of a word may be of two pairs.
+  storageBarrier();
+  for (var word = thread; word < WIDTH / 2u; word += THREADS) {
+    cache[sequence[AT_KEY_WEIGHTS] + word] = pack2x16float(vec2f(weights[word * 2u], weights[word * 2u + 1u]));
+  }
+}

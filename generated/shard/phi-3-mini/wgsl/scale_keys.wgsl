@@ -1,0 +1,82 @@
+// scale_keys: One f16 scale a component from its magnitudes and its width.
+// Stage project of scheme shard for phi-3-mini. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
+// keys:   unrope, pca(rank 576, bits 4/4/4/4/4/4/4/4/4, group 64, i8 basis)
+// values: hadamard, channelMax, vq(4 channels, 256 entries)
+// stream: lloydMax(8 bits); sinks 4, window 64
+// tunables: tileTokens = 16
+
+const RANK = 576u;  // components of a key
+const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_KEY_SCALES = 15u;  // record: where f16 [576 components] begins
+const THREADS = 64u;  // threads of a block
+const TILE_TOKENS = 16u;  // tokens of a tile
+
+// record of this sequence: lengths, then part offsets in words
+@group(0) @binding(0) var<storage, read> sequence: array<u32>;
+// [tiles][576]
+@group(0) @binding(1) var<storage, read> partial_maxima: array<f32>;
+// all compressed parts of all sequences; offsets come from the record
+@group(0) @binding(2) var<storage, read_write> cache: array<u32>;
+// [576], rounded to f16
+@group(0) @binding(3) var<storage, read_write> scales: array<f32>;
+
+// dsl/codecs/pca.ts:119 coefficientScale, bits = 4
+// The scale that maps a component's largest magnitude to the largest code; stored as f16, saturated.
+fn coefficient_scale_4(max_abs: f32) -> f32 {
+  return unpack2x16float(pack2x16float(vec2f(min(max_abs / 7.0, 65504.0), 0.0))).x;
+}
+
+// The scale of a component, by the width of its group. A group without bits stores nothing.
+fn scale_of(component: u32, largest: f32) -> f32 {
+  if (component >= 0u && component < 0u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 64u && component < 64u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 128u && component < 128u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 192u && component < 192u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 256u && component < 256u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 320u && component < 320u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 384u && component < 384u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 448u && component < 448u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  if (component >= 512u && component < 512u + 64u) {
+    return coefficient_scale_4(largest);
+  }
+  return 0.0;
+}
+
+// One thread a word, that is two components: the largest magnitude over all tiles.
+@compute @workgroup_size(64)
+fn scale_keys(
+  @builtin(workgroup_id) block: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  let word = block.x * THREADS + thread;
+  if (word >= RANK / 2u) {
+    return;
+  }
+  let component = word * 2u;
+  let tiles = (sequence[AT_MIDDLE_TOKENS] + TILE_TOKENS - 1u) / TILE_TOKENS;
+  var largest = vec2f();
+  for (var tile = 0u; tile < tiles; tile++) {
+    let row = tile * RANK + component;
+    largest = max(largest, vec2f(partial_maxima[row], partial_maxima[row + 1u]));
+  }
+  let pair = vec2f(scale_of(component, largest.x), scale_of(component + 1u, largest.y));
+  cache[sequence[AT_KEY_SCALES] + word] = pack2x16float(pair);
+  scales[component] = pair.x;
+  scales[component + 1u] = pair.y;
+}

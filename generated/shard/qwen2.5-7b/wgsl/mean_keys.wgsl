@@ -1,0 +1,48 @@
+// mean_keys: Finishes the mean; the f16 value that is stored is the one every later stage subtracts.
+// Stage unrope of scheme shard for qwen2.5-7b. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
+// keys:   unrope, pca(rank 96, bits 4/4, group 64, i8 basis)
+// values: hadamard, channelMax, vq(4 channels, 256 entries)
+// stream: lloydMax(8 bits); sinks 4, window 64
+// tunables: tileTokens = 32
+
+const WIDTH = 512u;  // KV_HEADS * HEAD_DIM
+const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_KEY_MEAN = 18u;  // record: where f16 [512 channels], before RoPE begins
+const THREADS = 64u;  // threads of a block
+const TILE_TOKENS = 32u;  // tokens of a tile
+
+// record of this sequence: lengths, then part offsets in words
+@group(0) @binding(0) var<storage, read> sequence: array<u32>;
+// [tiles][512]
+@group(0) @binding(1) var<storage, read> partial_sums: array<f32>;
+// all compressed parts of all sequences; offsets come from the record
+@group(0) @binding(2) var<storage, read_write> cache: array<u32>;
+// [512], rounded to f16
+@group(0) @binding(3) var<storage, read_write> mean: array<f32>;
+
+// One thread a word, that is two channels: adds the tiles in order.
+@compute @workgroup_size(64)
+fn mean_keys(
+  @builtin(workgroup_id) block: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  let word = block.x * THREADS + thread;
+  if (word >= WIDTH / 2u) {
+    return;
+  }
+  let channel = word * 2u;
+  let middle_tokens = sequence[AT_MIDDLE_TOKENS];
+  let tiles = (middle_tokens + TILE_TOKENS - 1u) / TILE_TOKENS;
+  var sum = vec2f();
+  for (var tile = 0u; tile < tiles; tile++) {
+    let row = tile * WIDTH + channel;
+    sum += vec2f(partial_sums[row], partial_sums[row + 1u]);
+  }
+  // An empty middle has the mean 0. A turned pair of extreme halves exceeds f16, so the mean saturates.
+  let average = sum / f32(max(middle_tokens, 1u));
+  let packed = pack2x16float(clamp(average, vec2f(-65504.0), vec2f(65504.0)));
+  cache[sequence[AT_KEY_MEAN] + word] = packed;
+  let stored = unpack2x16float(packed);
+  mean[channel] = stored.x;
+  mean[channel + 1u] = stored.y;
+}

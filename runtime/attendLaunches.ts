@@ -1,0 +1,96 @@
+import { KvforgeError } from '../dsl/errors.js';
+import type { Geometry } from '../dsl/geometry.js';
+import { partialWords } from '../dsl/stages/attend.js';
+import type { BufferRange, Device, DeviceBuffer, Launch } from './device.js';
+import type { LoadedKernels } from './kernels.js';
+import { planRows, planWork, type WorkPlan } from './work.js';
+
+/** Buffers of a cache that attention reads. */
+export interface AttendInput {
+  /** Records of all sequences. */
+  readonly sequences: BufferRange;
+  readonly cache: BufferRange;
+  readonly tables: BufferRange;
+  /** f16 bits [sequences][queries][heads][head dim], after RoPE. */
+  readonly query: Uint16Array;
+}
+
+export interface AttendRun {
+  readonly launches: readonly Launch[];
+  /** f32 [sequences][queries][heads][head dim] */
+  readonly output: DeviceBuffer;
+}
+
+/** Most work items of a launch: enough to fill any device many times over, at a bounded size of their partial results. */
+const mostWorkItems = 16384;
+
+/**
+ * The launches of one attention over every sequence: on CUDA one, whose last block of a row merges the splits, in WGSL
+ * two; more where there are more rows than a launch takes.
+ *
+ * @param owned takes the buffers as they are allocated, so that the caller can release them whatever happens
+ */
+export function attendLaunches(
+  kernels: LoadedKernels,
+  input: AttendInput,
+  plan: WorkPlan,
+  owned: DeviceBuffer[],
+): AttendRun {
+  const { device, geometry: g } = kernels;
+  const allocate = (label: string, bytes: number, data?: ArrayBufferView) => {
+    const buffer = device.allocate(label, bytes);
+    owned.push(buffer);
+    if (data) device.write(buffer, data);
+    return buffer;
+  };
+  const rows = planRows(g, plan);
+  const most = rowsOfLaunch(device, g, plan.splits);
+  // A launch reads the results of its own rows alone, so all launches share the room for them.
+  const partials = { buffer: allocate('partials', Math.min(rows, most) * plan.splits * partialWords(g) * 4) };
+  const output = allocate('output', plan.sequences * plan.queries * g.heads * g.headDim * 4);
+  const shared = {
+    sequences: input.sequences,
+    cache: input.cache,
+    query: { buffer: allocate('query', input.query.byteLength, input.query) },
+    tables: input.tables,
+    partials,
+  };
+  const counters =
+    device.target === 'cuda' ? { buffer: allocate('counters', rows * 4, new Uint32Array(rows)) } : undefined;
+  const launches: Launch[] = [];
+  for (let first = 0; first < rows; first += most) {
+    const end = Math.min(rows, first + most);
+    const workItems = (end - first) * plan.splits;
+    const list = planWork(g, plan, { first, end });
+    const work = { buffer: allocate('work', list.byteLength, list) };
+    if (counters) {
+      launches.push(kernels.launch('attend', { workItems }, { ...shared, work, output: { buffer: output }, counters }));
+    } else {
+      launches.push(
+        kernels.launch('attend', { workItems }, { ...shared, work }),
+        kernels.launch('attend_merge', { workItems }, { work, partials, output: { buffer: output } }),
+      );
+    }
+  }
+  return { launches, output };
+}
+
+/** As many splits as the longest sequence keeps busy, and as a launch has room for. */
+export function defaultSplits(g: Geometry, rows: number, longest: number): number {
+  // 256 tokens keep a block's fixed cost, loading the basis, below the cost of its tokens.
+  const useful = Math.min(64, Math.ceil(longest / 256));
+  return Math.max(1, Math.min(useful, Math.floor(mostWorkItems / (rows * g.kvHeads))));
+}
+
+/** Rows that one launch takes with all their splits: they are neighbours in its list, and merged within it. */
+function rowsOfLaunch({ limits }: Device, g: Geometry, splits: number): number {
+  const room = Math.floor(limits.bytesPerBinding / (partialWords(g) * 4));
+  const most = Math.floor(Math.min(mostWorkItems, limits.blocksPerDimension, room) / splits);
+  if (most >= 1) return most;
+  throw new KvforgeError('does-not-fit', {
+    at: 'splits',
+    expected: `at most ${Math.min(limits.blocksPerDimension, room)} (what one launch of this device takes)`,
+    received: String(splits),
+    hint: 'Leave it out for the default.',
+  });
+}

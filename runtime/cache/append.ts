@@ -1,0 +1,88 @@
+import { KvforgeError } from '../../dsl/errors.js';
+import type { DeviceBuffer, Launch } from '../device.js';
+import { checkHalf } from '../halfBits.js';
+import { checkWhole } from './checkInput.js';
+import { streamAfter } from './lengths.js';
+import type { CacheMemory } from './memory.js';
+import { scoped } from './scoped.js';
+
+export interface AppendOptions {
+  /** New tokens of every sequence; 1 if left out. */
+  readonly tokens?: number;
+}
+
+/** New tokens of every sequence. */
+interface NewTokens {
+  /** f16 bits [sequences][tokens][KV heads][head dim]. */
+  readonly keys: Uint16Array;
+  readonly values: Uint16Array;
+  readonly tokens: number;
+}
+
+/** A launch binds one step, and a range that is bound starts on a multiple of 256 bytes. */
+const stepAlignment = 256;
+/** Steps of one submission; more would only keep more of their input on the device at once. */
+const submittedSteps = 256;
+
+/** Appends to every sequence, or to none where one has no room. */
+export async function append(memory: CacheMemory, input: NewTokens): Promise<void> {
+  const { geometry: g, capacity } = memory;
+  const { keys, values, tokens } = input;
+  checkWhole(tokens, { at: 'tokens', least: 1, most: 2 ** 24, hint: 'Leave it out for one token a sequence.' });
+  const dimensions = [
+    { name: 'sequence', size: capacity.sequences },
+    { name: 'token', size: tokens },
+    { name: 'KV head', size: g.kvHeads },
+    { name: 'channel', size: g.headDim },
+  ];
+  checkHalf(keys, { name: `keys, layer ${capacity.layer}`, dimensions });
+  checkHalf(values, { name: `values, layer ${capacity.layer}`, dimensions });
+  const needed = (await memory.readRecords()).map((lengths) => streamAfter(g, lengths, tokens));
+  const full = needed.findIndex((count) => count > capacity.generated);
+  if (full >= 0) {
+    throw new KvforgeError('does-not-fit', {
+      at: `sequence ${full}`,
+      expected: `at most ${capacity.generated} tokens in the stream`,
+      received: String(needed[full]),
+      hint: 'Open the cache with more generated tokens; nothing was appended to any sequence.',
+    });
+  }
+  for (let first = 0; first < tokens; first += submittedSteps) {
+    const end = Math.min(tokens, first + submittedSteps);
+    await scoped((owned) => memory.device.run(appendLaunches(memory, input, { first, end }, owned)));
+  }
+}
+
+/** The launches that append the tokens from `first` to before `end`: the kernel takes one token a sequence. */
+function appendLaunches(
+  { kernels, capacity: { sequences }, bindings }: CacheMemory,
+  input: NewTokens,
+  { first, end }: { readonly first: number; readonly end: number },
+  owned: DeviceBuffer[],
+): readonly Launch[] {
+  const { device, geometry: g } = kernels;
+  const bytes = sequences * g.width * 2;
+  const stride = Math.ceil(bytes / stepAlignment) * stepAlignment;
+  const upload = (label: string, given: Uint16Array): DeviceBuffer => {
+    const steps = new Uint16Array(((end - first) * stride) / 2);
+    for (let token = first; token < end; token++) {
+      for (let sequence = 0; sequence < sequences; sequence++) {
+        const from = (sequence * input.tokens + token) * g.width;
+        steps.set(given.subarray(from, from + g.width), ((token - first) * stride) / 2 + sequence * g.width);
+      }
+    }
+    const buffer = device.allocate(label, steps.byteLength);
+    owned.push(buffer);
+    device.write(buffer, steps);
+    return buffer;
+  };
+  const [keys, values] = [upload('new_keys', input.keys), upload('new_values', input.values)];
+  return Array.from({ length: end - first }, (_, step) => {
+    const range = (buffer: DeviceBuffer) => ({ buffer, offset: step * stride, bytes });
+    return kernels.launch(
+      'append_token',
+      { sequences },
+      { ...bindings, new_keys: range(keys), new_values: range(values) },
+    );
+  });
+}

@@ -1,0 +1,77 @@
+import type { PartName, SequenceLayout } from '../../codegen/plan/layout.js';
+import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
+import type { Geometry } from '../../dsl/geometry.js';
+import type { SequenceLengths } from '../record.js';
+import { checkWhole } from './checkInput.js';
+import type { SequenceContents } from './contents.js';
+import { partTypes } from './partTypes.js';
+
+/** Where contents come from, for the texts of errors. */
+export interface Origin {
+  /** What comes before the name of a length or a part. */
+  readonly prefix: string;
+  readonly hint: string;
+  /** Of a length that is past the capacity. */
+  readonly code: ErrorCode;
+}
+
+/**
+ * A kernel believes the record: a length past a part would be read past the part.
+ *
+ * @throws KvforgeError with the name of the length
+ */
+export function checkLengths(
+  { capacity }: SequenceLayout,
+  promptTokens: number,
+  lengths: SequenceLengths,
+  { prefix, hint, code }: Origin,
+): void {
+  const most: Omit<SequenceLengths, 'refusedTokens'> = {
+    sinkTokens: capacity.sinks,
+    middleTokens: capacity.middle,
+    streamTokens: capacity.stream,
+    windowTokens: capacity.window,
+    windowStart: capacity.window - 1,
+    promptTokens,
+  };
+  for (const [name, limit] of Object.entries(most)) {
+    const value: unknown = lengths?.[name as keyof SequenceLengths];
+    checkWhole(value, { at: `${prefix}lengths.${name}`, least: 0, most: limit, hint, code });
+  }
+}
+
+/**
+ * Codes that a kernel would follow out of its memory, and numbers that would spread: indices past the codebook, widths
+ * past the row, f16 that is not finite.
+ *
+ * @throws KvforgeError `invalid-input` with the part and the place in it
+ */
+export function checkContents(g: Geometry, { parts }: SequenceContents, { prefix, hint }: Origin): void {
+  const refuse = (part: PartName, at: number, expected: string, received: string): never => {
+    throw new KvforgeError('invalid-input', { at: `${prefix}${part}[${at}]`, expected, received, hint });
+  };
+  for (const [name, bytes] of parts) {
+    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    if (partTypes[name] === 'F16') {
+      for (let at = 0; at * 2 < bytes.length; at++) {
+        const half = view.getUint16(at * 2, true);
+        if ((half & 0x7c00) === 0x7c00)
+          refuse(name, at, 'a finite f16 number', (half & 0x3ff) !== 0 ? 'NaN' : 'Infinity');
+        if (name === 'keyWeights' && (half === 0 || half >= 0x8000))
+          refuse(name, at, 'a weight above 0', 'one that is not');
+      }
+    }
+    if (name === 'valueCodes' && g.entries < 256) {
+      const at = bytes.findIndex((index) => index >= g.entries);
+      if (at >= 0) refuse(name, at, `an index below ${g.entries} (entries of the codebook)`, String(bytes[at]));
+    }
+    for (let at = 0; name === 'keyWidths' && at * 4 < bytes.length; at++) {
+      const width = view.getUint32(at * 4, true);
+      const [firstBit, bits] = [width >>> 4, width & 15];
+      if (bits > 8 || bits === 7) refuse(name, at, '0 to 6 or 8 bits a component', String(bits));
+      const end = firstBit + 16 * bits;
+      if (bits > 0 && end > g.keyRowWords * 32)
+        refuse(name, at, `an end at bit ${g.keyRowWords * 32} or before`, String(end));
+    }
+  }
+}

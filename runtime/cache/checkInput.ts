@@ -1,0 +1,51 @@
+import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
+
+export interface WholeNumber {
+  readonly at: string;
+  readonly least: number;
+  readonly most: number;
+  /** What the bounds are, in brackets after them. */
+  readonly bounds?: string;
+  readonly hint: string;
+  readonly code?: ErrorCode;
+}
+
+/** @throws KvforgeError `wrong-use` (or `code`) for anything but a whole number in range: types do not reach everyone */
+export function checkWhole(value: unknown, { at, least, most, bounds, hint, code = 'wrong-use' }: WholeNumber): void {
+  if (Number.isInteger(value) && (value as number) >= least && (value as number) <= most) return;
+  const expected = `a whole number from ${least} to ${most}${bounds === undefined ? '' : ` (${bounds})`}`;
+  throw new KvforgeError(code, { at, expected, received: shown(value), hint });
+}
+
+/** @throws KvforgeError `wrong-use` when a caller in plain JavaScript left an argument out */
+export function checkObject(value: unknown, at: string, expected: string): void {
+  if (typeof value === 'object' && value !== null) return;
+  throw new KvforgeError('wrong-use', { at, expected, received: shown(value), hint: 'Pass it as the types say.' });
+}
+
+/** @throws KvforgeError `wrong-use` unless it is one source, a sequence, for each of the sequences */
+export function checkSequences(sources: unknown, sequences: number): void {
+  if (!Array.isArray(sources) || sources.length !== sequences) {
+    throw new KvforgeError('wrong-use', {
+      at: 'sources',
+      expected: `a list of ${sequences} sequences`,
+      received: Array.isArray(sources) ? `one of ${sources.length}` : shown(sources),
+      hint: 'Name a source for every sequence; its own number leaves it as it is.',
+    });
+  }
+  for (let i = 0; i < sequences; i++) {
+    checkWhole(sources[i], {
+      at: `sources[${i}]`,
+      least: 0,
+      most: sequences - 1,
+      hint: 'Name a sequence of the cache.',
+    });
+  }
+}
+
+/** A value as an error shows it: a text with its quotes, and of an object no more than that it is one. */
+export function shown(value: unknown): string {
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'a list' : 'an object';
+  const text = typeof value === 'string' ? JSON.stringify(value) : String(value);
+  return text.length > 80 ? `${text.slice(0, 77)}...` : text;
+}

@@ -1,0 +1,70 @@
+import { attendLaunches, defaultSplits } from '../attendLaunches.js';
+import type { DeviceBuffer } from '../device.js';
+import { checkHalf } from '../halfBits.js';
+import { checkWhole } from './checkInput.js';
+import { totalTokens } from './lengths.js';
+import type { CacheMemory } from './memory.js';
+import { scoped } from './scoped.js';
+
+export interface AttendOptions {
+  /** Query tokens of each sequence: its last ones, each seeing what is not after it; 1 if left out. */
+  readonly queries?: number;
+  /** Blocks that share one row of tokens; chosen from the lengths if left out. */
+  readonly splits?: number;
+}
+
+/** Decoded tokens in order, f16 bits [KV heads][tokens][head dim], keys after RoPE. */
+export interface DecodedTokens {
+  readonly keys: Uint16Array;
+  readonly values: Uint16Array;
+  readonly tokens: number;
+}
+
+/** Attention of the last query tokens of every sequence over what it holds. */
+export async function attend(memory: CacheMemory, query: Uint16Array, options: AttendOptions): Promise<Float32Array> {
+  const { geometry: g, device, capacity } = memory;
+  const { sequences, layer } = capacity;
+  const { queries = 1 } = options;
+  checkWhole(queries, { at: 'queries', least: 1, most: 65535, hint: 'Leave it out for one query token a sequence.' });
+  checkHalf(query, {
+    name: `query, layer ${layer}`,
+    dimensions: [
+      { name: 'sequence', size: sequences },
+      { name: 'query token', size: queries },
+      { name: 'head', size: g.heads },
+      { name: 'channel', size: g.headDim },
+    ],
+  });
+  const longest = async () => Math.max(...(await memory.readRecords()).map(totalTokens));
+  const splits = options.splits ?? defaultSplits(g, sequences * queries, await longest());
+  checkWhole(splits, { at: 'splits', least: 1, most: 1024, hint: 'Leave it out for the default.' });
+  return scoped(async (owned) => {
+    const plan = { sequences, queries, splits };
+    const { launches, output } = attendLaunches(memory.kernels, { ...memory.bindings, query }, plan, owned);
+    await device.run(launches);
+    const bytes = await device.read(output);
+    return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+  });
+}
+
+/** Decodes a sequence to f16. */
+export async function decompress(memory: CacheMemory, sequence: number): Promise<DecodedTokens> {
+  const { geometry: g, device, kernels } = memory;
+  const tokens = totalTokens(await memory.readRecord(sequence));
+  if (tokens === 0) return { keys: new Uint16Array(0), values: new Uint16Array(0), tokens };
+  return scoped(async (owned) => {
+    const allocate = (label: string) => {
+      const buffer = device.allocate(label, tokens * g.width * 2);
+      owned.push(buffer);
+      return buffer;
+    };
+    const [keys, values] = [allocate('keys'), allocate('values')];
+    const bindings = { ...memory.bindingsOf(sequence), keys: { buffer: keys }, values: { buffer: values } };
+    await device.run([kernels.launch('decompress', { tokens }, bindings)]);
+    const halves = async (buffer: DeviceBuffer) => {
+      const bytes = await device.read(buffer);
+      return new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
+    };
+    return { keys: await halves(keys), values: await halves(values), tokens };
+  });
+}

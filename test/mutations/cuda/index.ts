@@ -1,0 +1,26 @@
+import type { Suspect } from '../mutant.js';
+import { allocateSuspects } from './allocate.js';
+import { attendSuspects } from './attend.js';
+import { basisSuspects } from './basis.js';
+import { decompressSuspects } from './decompress.js';
+import { keySuspects } from './keys.js';
+import { projectSuspects } from './project.js';
+import { tokenSuspects } from './tokens.js';
+import { unbiasSuspects } from './unbias.js';
+import { valueSuspects } from './values.js';
+import { weighSuspects } from './weigh.js';
+
+export { tensorSuspects } from './attend.js';
+
+export const cudaSuspects: readonly Suspect[] = [
+  ...weighSuspects,
+  ...keySuspects,
+  ...basisSuspects,
+  ...allocateSuspects,
+  ...projectSuspects,
+  ...valueSuspects,
+  ...unbiasSuspects,
+  ...tokenSuspects,
+  ...decompressSuspects,
+  ...attendSuspects,
+];
