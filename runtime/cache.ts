@@ -84,7 +84,7 @@ export class KvCache {
    * Compresses a prompt into a sequence, replacing what it held. If the device fails half-way, the sequence is empty.
    *
    * @throws KvforgeError `invalid-input` for a wrong length, a NaN or an infinity, with its position; `wrong-use` when the
-   * scheme weights keys by queries and there are none
+   * scheme weighs by the prompt's queries and there are none
    */
   prefill(sequence: number, prompt: Prompt): Promise<void> {
     return this.#turn((memory) => prefill(memory, sequence, prompt), sequence);

@@ -16,6 +16,7 @@ export const reporters = {
   'read-only': /expected only reads/,
   barrier: /all threads of the block at one __syncthreads/,
   lanes: /of the warp in the collective/,
+  shift: /expected a shift by less than/,
   misaligned: /expected an address that is a multiple/,
   /** Text that the compiler of the target refuses. */
   compiler: /^compile-failed/,

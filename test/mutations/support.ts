@@ -24,7 +24,7 @@ const cases = {
     bits: { budget: 192 },
     rotaryDim: 8,
     pairing: 'interleaved',
-    scoreCap: 20,
+    scoreCap: 5,
     weight: 'queries',
     unbiased: true,
   }),

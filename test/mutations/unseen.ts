@@ -52,16 +52,19 @@ export const unseen: Readonly<Record<'CUDA' | 'CUDA, tensor cores' | 'WGSL', rea
   'CUDA, tensor cores': [
     {
       entry: 'attend',
+      shape: 'full',
       mutant: withoutCuda('scratch is free for the next head'),
       why: 'no fault: a thread reads and replaces its own channels',
     },
     {
       entry: 'attend',
+      shape: 'full',
       mutant: withoutCuda("every thread's fence comes before the count"),
       why: 'no fault: a barrier lies between the partials and the fence of the thread that counts',
     },
     {
       entry: 'attend',
+      shape: 'full',
       mutant: withoutCuda('the merged values are read before anything overwrites them'),
       why: other,
     },
@@ -93,6 +96,12 @@ export const unseen: Readonly<Record<'CUDA' | 'CUDA, tensor cores' | 'WGSL', rea
       entry: 'basis_orthonormalize',
       mutant: changedWgsl('no storageBarrier', '  storageBarrier();\n', ''),
       why: 'the memory of a CPU is coherent',
+    },
+    {
+      entry: 'decompress',
+      shape: 'full',
+      mutant: withoutWgsl('The pairs are turned.'),
+      why: 'in the order in which SwiftShader runs threads, nobody comes too late',
     },
     {
       entry: 'attend',

@@ -49,6 +49,37 @@ export const attendSuspects: readonly Suspect[] = [
         'angle_at(tables, sinks_end + token, pair)',
         'angle_at(tables, token, pair)',
       ),
+      changed(
+        'a sliding window one token too long',
+        'visible_end - min(sliding, visible_end)',
+        'visible_end - min(sliding + 1, visible_end)',
+      ),
+      changed('tokens after the query seen', 'tokens - min(own.after, tokens)', 'tokens'),
+    ],
+  },
+  {
+    stage: 'attend, allocated widths',
+    entry: 'attend',
+    shape: 'full',
+    drive: driveAttend(1e-5),
+    mutants: [
+      changed('the cap forgotten', 'SCORE_CAP * tanhf(scaled)', 'SCORE_CAP * scaled'),
+      changed(
+        'tokens past the end capped too',
+        'token + k < count ? score_exponent(score * SCORE_SCALE) : EMPTY',
+        'score_exponent(token + k < count ? score * SCORE_SCALE : EMPTY)',
+      ),
+      changed('the weight not divided out', 'first_inverse = 1.0f / half_at', 'first_inverse = half_at'),
+      changed('widths of the wrong group', '[record[AT_KEY_WIDTHS] + group];', '[record[AT_KEY_WIDTHS]];', 'shift'),
+      changed('wrong first bit', 'width / 16 + i * bits', 'i * bits'),
+      changed('half a step forgotten', '(1 << (bits - 1u))) + 0.5f', '(1 << (bits - 1u)))'),
+      changed("a straddling field's second word ignored", 'if (shift + bits > 32u)', 'if (false)'),
+      changed('the query of another row', 'query + (own.row * HEADS', 'query + (own.sequence * HEADS'),
+      changed(
+        'pairs of the other pairing',
+        'first_of_pair_4_8_1(pair);\n  const u32 second_channel = second_of_pair_4_8_1(pair);',
+        'pair;\n  const u32 second_channel = pair + PAIRS;',
+      ),
     ],
   },
 ];
@@ -58,6 +89,7 @@ export const tensorSuspects: readonly Suspect[] = [
   {
     stage: 'attend, tensor cores',
     entry: 'attend',
+    shape: 'full',
     drive: driveAttend(2e-3),
     mutants: [
       without('query, basis and codebook are in place'),
@@ -138,6 +170,28 @@ export const tensorSuspects: readonly Suspect[] = [
         'half_at(channel_max, channel)',
       ),
       changed('window not as a ring', '(oldest + token) % WINDOW', 'token'),
+      changed(
+        'tokens past the end capped too',
+        'seen ? score_exponent(scores[tokens][i] * scale) : MASKED',
+        'score_exponent(seen ? scores[tokens][i] * scale : MASKED)',
+      ),
+      changed(
+        'the weight not divided out',
+        'inverse_weights[place] = 1.0f / half_at',
+        'inverse_weights[place] = half_at',
+      ),
+      changed('one weight for both channels of a pair', 'inverse_weights[place + 8]', 'inverse_weights[place]'),
+      changed('widths of the wrong group', '= widths[group] % 16;', '= widths[0] % 16;'),
+      changed('wrong first bit', 'widths[group] / 16 + first * bits', 'first * bits'),
+      changed('half a step forgotten', '(1 << (bits - 1u))) + 0.5f', '(1 << (bits - 1u)))'),
+      changed("a straddling field's second word ignored", 'if (shift + bits > 32u)', 'if (false)'),
+      changed('the query of another row', 'query + (own.row * HEADS', 'query + (own.sequence * HEADS'),
+      changed('basis rows in the order of channels', 'rows[channel_at(place) * RANK_WORDS', 'rows[place * RANK_WORDS'),
+      changed(
+        'the query in the order of channels',
+        'half_at(rows, head * HEAD_DIM + channel_at(place))',
+        'half_at(rows, head * HEAD_DIM + place)',
+      ),
     ],
   },
 ];

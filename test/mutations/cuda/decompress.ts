@@ -64,7 +64,7 @@ export const decompressSuspects: readonly Suspect[] = [
         'token - end.stream',
       ),
       changed('rebuilt keys in place of others', 'if (token < end.sinks || token >= end.middle) continue;', '', 'race'),
-      changed('no end of the last tile', 'min(first + TILE_TOKENS, end.window)', 'first + TILE_TOKENS', 'block race'),
+      changed('no end of the last tile', 'min(first + TILE_TOKENS, end.window)', 'first + TILE_TOKENS', 'outside'),
       changed(
         'stream codes of the first head',
         '(token * KV_HEADS + head) * STREAM_WORDS',
@@ -94,7 +94,7 @@ export const decompressSuspects: readonly Suspect[] = [
         'make_float2(a * angle.x + b * angle.y, b * angle.x - a * angle.y)',
         'make_float2(a * angle.x - b * angle.y, b * angle.x + a * angle.y)',
       ),
-      changed('threads past the last pair', ' || pair >= PAIRS) return;', ') return;', 'race'),
+      changed('threads past the last pair', ' || pair >= PAIRS) return;', ') return;', 'outside'),
       changed('no end of the last tile', 'min(first + TILE_TOKENS, middle)', 'first + TILE_TOKENS', 'outside'),
       changed('wrong stride of heads', 'head * prompt + position', 'head * middle + position'),
       changed('one sum for all tiles', 'partial_sums + blockIdx.x * WIDTH + head', 'partial_sums + head', 'block race'),

@@ -68,8 +68,13 @@ export const tokenSuspects: readonly Suspect[] = [
       changed('no end of a move', 'min(first + TILE_WORDS, move[2])', 'first + TILE_WORDS', 'block race'),
       changed('tiles that overlap', 'blockIdx.x * TILE_WORDS', 'blockIdx.x * (TILE_WORDS - 1)', 'block race'),
       changed('wrong stride of words', 'word += THREADS)', 'word += THREADS + 1)'),
-      changed('wrong stride of moves', 'blockIdx.y * MOVE_WORDS', 'blockIdx.y * (MOVE_WORDS - 1)'),
-      changed('copied back', 'cache[to + word] = cache[from + word]', 'cache[from + word] = cache[to + word]'),
+      changed('wrong stride of moves', 'blockIdx.y * MOVE_WORDS', 'blockIdx.y * (MOVE_WORDS - 1)', 'block race'),
+      changed(
+        'copied back',
+        'cache[to + word] = cache[from + word]',
+        'cache[from + word] = cache[to + word]',
+        'block race',
+      ),
     ],
   },
 ];

@@ -17,7 +17,7 @@ export const weighSuspects: readonly Suspect[] = [
       ),
       changed('heads of the wrong group', 'blockIdx.y * GROUP_SIZE; head', 'blockIdx.y; head'),
       changed('no end of the last tile', 'min(first + TILE_TOKENS, tokens)', 'first + TILE_TOKENS', 'outside'),
-      changed('threads past the last pair', ' || pair >= PAIRS) return;', ') return;', 'race'),
+      changed('threads past the last pair', ' || pair >= PAIRS) return;', ') return;', 'outside'),
       changed('one channel of a pair', 'a * a + b * b', 'a * a'),
       changed(
         'wrong stride of tiles',

@@ -18,6 +18,32 @@ export const attendSuspects: readonly Suspect[] = [
       changed('window not as a ring', '(field(AT_WINDOW_START) + token) % WINDOW', 'token'),
       changed('position without the sinks', 'field(AT_SINK_TOKENS) + min(', 'min('),
       changed('tokens past the end weighed', 'select(vec4f(EMPTY), all,', 'select(all, all,'),
+      changed(
+        'a sliding window one token too long',
+        'min(sliding_window, visible_end)',
+        'min(sliding_window + 1u, visible_end)',
+      ),
+      changed('tokens after the query seen', 'total - min(after, total)', 'total'),
+    ],
+  },
+  {
+    stage: 'attend, allocated widths',
+    entry: 'attend',
+    shape: 'full',
+    beside: ['attend_merge'],
+    drive,
+    mutants: [
+      changed(
+        'the cap forgotten',
+        'SCORE_CAP * hyperbolic_tangent(SCORE_SCALE * products)',
+        'SCORE_CAP * (SCORE_SCALE * products)',
+      ),
+      changed('the weight not divided out', 'key_a[n][k] / weight_a', 'key_a[n][k]'),
+      changed('widths of the wrong group', '[field(AT_KEY_WIDTHS) + group]', '[field(AT_KEY_WIDTHS)]'),
+      changed('half a step forgotten', '(1 << (bits - 1u))) + 0.5', '(1 << (bits - 1u)))'),
+      changed('wrong first bit', 'group.first_bit + i * group.bits', 'i * group.bits'),
+      changed('the query of another row', 'work[item * WORK_ITEM_WORDS + 2u]', 'sequence'),
+      changed('pairs of the other pairing', 'select(pair + 4u, pair * 2u, pair < 4u)', 'pair'),
     ],
   },
   {

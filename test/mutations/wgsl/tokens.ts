@@ -1,4 +1,5 @@
 import { driveAppend } from '../drivers/append.js';
+import { driveMoves } from '../drivers/copyWords.js';
 import { driveCopy } from '../drivers/exact.js';
 import type { Suspect } from '../mutant.js';
 import { changed, without } from './text.js';
@@ -34,6 +35,15 @@ export const tokenSuspects: readonly Suspect[] = [
         'let before = lengths;',
         'compiler',
       ),
+    ],
+  },
+  {
+    stage: 'copy',
+    entry: 'copy_words',
+    drive: driveMoves,
+    mutants: [
+      changed('no end of a move', 'min(first + TILE_WORDS, moves[row + 2u])', 'first + TILE_WORDS'),
+      changed('wrong stride of words', 'word += THREADS)', 'word += THREADS + 1u)'),
     ],
   },
 ];
