@@ -2,13 +2,28 @@ import * as channelMax from '../dsl/codecs/channelMax.js';
 import * as hadamard from '../dsl/codecs/hadamard.js';
 import * as jacobi from '../dsl/codecs/jacobi.js';
 import * as lloydMax from '../dsl/codecs/lloydMax.js';
+import * as midRise from '../dsl/codecs/midRise.js';
+import * as observedWeights from '../dsl/codecs/observedWeights.js';
 import * as pca from '../dsl/codecs/pca.js';
 import * as unrope from '../dsl/codecs/unrope.js';
 import * as vq from '../dsl/codecs/vq.js';
 import * as packing from '../dsl/packing.js';
 import * as random from '../dsl/random.js';
 
-const modules: readonly object[] = [channelMax, hadamard, jacobi, lloydMax, pca, unrope, vq, packing, random];
+// By name, as a bundle has no folder to read; `scripts/lowerBuiltins.ts` lowers the same files.
+const modules: readonly object[] = [
+  channelMax,
+  hadamard,
+  jacobi,
+  lloydMax,
+  midRise,
+  observedWeights,
+  pca,
+  unrope,
+  vq,
+  packing,
+  random,
+];
 
 /** What the built-in codec modules export, by name: a device function is a built-in one only if it is one of these. */
 export const builtinExports: ReadonlyMap<string, unknown> = new Map(

@@ -1,8 +1,6 @@
 import { readFile } from 'node:fs/promises';
-import type { Scheme } from '../dsl/scheme.js';
 import type { LoweredFunction } from './assets.js';
 import type { FunctionIr } from './ir.js';
-import { functionLibrary } from './library.js';
 import { packagePath } from './packageRoot.js';
 
 /** Where the lowered device functions of the built-in codecs are kept, so that ts-morph is not needed for them. */
@@ -14,17 +12,6 @@ let builtins: Promise<readonly FunctionIr[]> | undefined;
 export function readBuiltins(): Promise<readonly FunctionIr[]> {
   builtins ??= readFile(builtinsFile, 'utf8').then((text) => JSON.parse(text) as FunctionIr[]);
   return builtins;
-}
-
-/**
- * The built-in device functions by name, and those of the scheme's own file, which is lowered now.
- *
- * @throws KvforgeError `invalid-codec` for a function of the codec that is neither built in nor of that file
- * @example
- * (await deviceFunctions(shard)).get('nearestLevel');
- */
-export function deviceFunctions(scheme: Scheme): Promise<ReadonlyMap<string, FunctionIr>> {
-  return functionLibrary(scheme, { builtins: readBuiltins, lower: lowerSource });
 }
 
 /** The lowered functions of a user's file and of those they call. The one place from which ts-morph is reached. */

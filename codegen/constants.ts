@@ -56,7 +56,7 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
     { name: 'RECORD_WORDS', value: recordWords, comment: 'words of a sequence record' },
   ];
   for (const { name, word, holds } of recordEntries(g)) {
-    constants.push({ name: `AT_${constantName(name)}`, value: word, comment: `record: ${holds}` });
+    constants.push({ name: `AT_${constantName(name)}`, value: word, comment: `in the record, ${holds}` });
   }
   return constants;
 }
@@ -79,6 +79,7 @@ const scheduleComments: Readonly<Record<string, string>> = {
   SCORE_SCALE: 'what q.k is multiplied with first',
   SCORE_SLICES: 'threads that share one dot product',
   SEED: 'of the random start',
+  SHARED_BYTES: 'shared memory that a launch asks for',
   SLICES: 'threads that share one sum',
   THREADS: 'threads of a block',
   TILE: 'rows and columns of a matrix tile',

@@ -72,7 +72,7 @@ export async function generateFrom(
         threads: kernel.threads,
         grid: kernel.grid,
         sharedBytes: kernel.sharedBytes,
-        requires: requirements(target, kernel.requires ?? []),
+        requires: requirements(target),
         tunables,
       });
     }
@@ -119,9 +119,9 @@ async function fingerprint(text: string): Promise<{ bytes: number; sha256: strin
   return { bytes: bytes.length, sha256 };
 }
 
-function requirements(target: Target, own: readonly string[]): readonly string[] {
-  if (target.language === 'cuda') return [target.arch, ...own];
-  return [...(target.f16 ? ['shader-f16'] : []), ...(target.subgroups ? ['subgroups'] : []), ...own];
+function requirements(target: Target): readonly string[] {
+  if (target.language === 'cuda') return [target.arch];
+  return [...(target.f16 ? ['shader-f16'] : []), ...(target.subgroups ? ['subgroups'] : [])];
 }
 
 /**

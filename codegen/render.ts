@@ -135,10 +135,7 @@ function number(value: number, floatSuffix: string): string {
 function cudaSignature(kernel: KernelPlan): string {
   const types: Readonly<Record<BindingDescriptor['element'], string>> = {
     u32: 'u32',
-    i32: 'i32',
     f32: 'float',
-    vec4f: 'float4',
-    vec4u: 'uint4',
     atomic_u32: 'u32',
   };
   const parameters = kernel.bindings.map((binding, i) => {
@@ -162,10 +159,7 @@ function wgslSignature(kernel: KernelPlan, subgroups: boolean): string {
 function wgslBindings(bindings: readonly BindingDescriptor[]): string {
   const types: Readonly<Record<BindingDescriptor['element'], string>> = {
     u32: 'u32',
-    i32: 'i32',
     f32: 'f32',
-    vec4f: 'vec4f',
-    vec4u: 'vec4u',
     atomic_u32: 'atomic<u32>',
   };
   return bindings

@@ -7,6 +7,7 @@ import {
   type For,
   type If,
   isInteger,
+  operandsOf,
   type Position,
   type Statement,
   type Type,
@@ -36,7 +37,29 @@ export function rewriteBody(rewriter: Rewriter, statements: readonly Statement[]
     result.push(...(clash ? [{ kind: 'block', body: rewritten.statements } as const] : rewritten.statements));
     if (result.at(-1)?.kind === 'return') break;
   }
-  return result;
+  return withoutResultVariable(result);
+}
+
+/** Where branches are gone, a variable may be left that only carries the result to its return: that returns it itself. */
+function withoutResultVariable(statements: Statement[]): Statement[] {
+  const last = statements.at(-1);
+  if (last?.kind !== 'return' || last.value?.kind !== 'name') return statements;
+  const { name } = last.value;
+  const declares = (statement: Statement | undefined): statement is Declare =>
+    statement?.kind === 'declare' && statement.mutable && statement.name === name;
+  const before = statements.at(-2);
+  if (declares(before) && before.value) return [...statements.slice(0, -2), { ...last, value: before.value }];
+  const declared = statements.at(-3);
+  if (!declares(declared) || before?.kind !== 'assign' || before.operator !== '=') return statements;
+  if (before.target.kind !== 'name' || before.target.name !== name) return statements;
+  // A first value that nothing reads may go, unless it comes from a function, which may fill an array.
+  if (holds(before.value, (one) => one.kind === 'name' && one.name === name)) return statements;
+  if (declared.value && holds(declared.value, (one) => one.kind === 'call')) return statements;
+  return [...statements.slice(0, -3), { ...last, value: before.value }];
+}
+
+function holds(expression: Expression, test: (one: Expression) => boolean): boolean {
+  return test(expression) || operandsOf(expression).some((operand) => holds(operand, test));
 }
 
 interface Rewritten {

@@ -10,8 +10,8 @@ export interface RotaryCodec {
 }
 
 /**
- * Widths that each prompt's own variances decide: whole groups of components get 0 to 8 bits by water-filling, and
- * codes are mid-rise.
+ * Widths that each prompt's own variances decide: whole groups of components get the 0 to 8 bits of least expected error under
+ * a budget, and codes are mid-rise.
  */
 export interface AllocatedBits {
   /** Bits of one token's codes, a multiple of 32; `'auto'` is 4 for every component, as Shard's. */

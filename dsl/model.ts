@@ -4,8 +4,9 @@ import { type Config, parseConfig } from './models/config.js';
 import { invalid } from './models/invalid.js';
 import { rotatingLayers, slidingLayers } from './models/layerTypes.js';
 import { type PresetName, presetConfigs } from './models/presets.js';
-import { ropesOf, withoutRope } from './models/ropeConfig.js';
+import { type RopeShapes, ropesOf, withoutRope } from './models/ropeConfig.js';
 import type { RopeShape } from './models/scaling.js';
+import { maxPositionsOf } from './models/scalingConfig.js';
 import { scoreCapOf, scoreScaleOf } from './models/scores.js';
 
 export {
@@ -39,6 +40,10 @@ export interface ModelShape {
   readonly groupSize: number;
   /** Channels of one token's keys over all KV heads: kvHeads * headDim. */
   readonly width: number;
+  /**
+   * Tokens of a sequence, at most: `max_position_embeddings`. With dynamic NTK that is the original context, which
+   * sequences may outgrow: then it is that times the factor, rounded down.
+   */
   readonly maxPositions: number;
   /**
    * RoPE of the layers with full attention (of all layers in most models); of those among them that rotate, if some do
@@ -76,7 +81,9 @@ export function modelFrom(config: unknown, name?: string): ModelShape {
   const kvHeads = kvHeadsOf(fields, architecture);
   const headDim = headDimOf(fields, architecture);
   const scoreCap = scoreCapOf(fields, architecture);
-  const { kinds, layerKinds } = kindsOf(fields, architecture, headDim);
+  const ropes = ropesOf(fields, architecture, headDim);
+  const maxPositions = maxPositionsOf(fields, ropes.full);
+  const { kinds, layerKinds } = kindsOf(fields, architecture, ropes, maxPositions);
   return {
     name: shapeName,
     layers: fields.num_hidden_layers,
@@ -85,7 +92,7 @@ export function modelFrom(config: unknown, name?: string): ModelShape {
     headDim,
     groupSize: heads / kvHeads,
     width: kvHeads * headDim,
-    maxPositions: fields.max_position_embeddings,
+    maxPositions,
     rope: fullAttentionRope(kinds),
     scoreScale: scoreScaleOf(fields, architecture, headDim),
     ...(scoreCap === undefined ? {} : { scoreCap }),
@@ -141,13 +148,13 @@ export function presetModel(name: string): ModelShape {
 function kindsOf(
   config: Config,
   architecture: Architecture,
-  headDim: number,
+  ropes: RopeShapes,
+  maxPositions: number,
 ): { kinds: readonly LayerShape[]; layerKinds: readonly number[] } {
-  const ropes = ropesOf(config, architecture, headDim);
   const sliding = slidingLayers(config, architecture);
   const rotating = rotatingLayers(config, architecture, sliding);
   // A window as long as the longest sequence hides nothing.
-  const window = (config.sliding_window ?? 0) < config.max_position_embeddings ? config.sliding_window : undefined;
+  const window = (config.sliding_window ?? 0) < maxPositions ? config.sliding_window : undefined;
   const found = new Map<string, { index: number; kind: LayerShape }>();
   const layerKinds = sliding.map((slides, layer) => {
     const own = slides ? ropes.sliding : ropes.full;

@@ -6,7 +6,7 @@ export interface BindingDescriptor {
   readonly name: string;
   readonly access: 'read' | 'read_write';
   /** Element type of the binding; 16-bit and packed data travel as `u32` words. */
-  readonly element: 'u32' | 'i32' | 'f32' | 'vec4f' | 'vec4u' | 'atomic_u32';
+  readonly element: 'u32' | 'f32' | 'atomic_u32';
   /** What it holds, with its shape: printed as a comment beside the binding. */
   readonly holds: string;
 }
@@ -135,26 +135,28 @@ export interface KernelPlan {
   readonly sharedBytes: { readonly fixed: number; readonly dynamic: number };
   /** Template file without its ending, when several schedules serve the entry. */
   readonly template?: string;
-  readonly requires?: readonly string[];
 }
 
+/** Tunables by name. */
+export type TunableSpace = Readonly<Record<string, Tunable>>;
+
+/** A value for every tunable of a space; of a union, for every tunable of one of its members. */
+export type Chosen<Space> = { readonly [Name in keyof Space]: number };
+
 /** A constraint returns nothing when it holds, else the reason with both numbers. */
-export type Constraint<Name extends string = string> = (
+export type Constraint<Space extends TunableSpace = TunableSpace> = (
   geometry: Geometry,
-  tunables: Readonly<Record<Name, number>>,
+  tunables: Chosen<Space>,
   target: Target,
 ) => string | undefined;
 
-export interface Stage<Name extends string = string> {
+/** `Space` is a union where targets have schedules with other tunables. */
+export interface Stage<Space extends TunableSpace = TunableSpace> {
   readonly name: string;
   readonly summary: string;
-  readonly tunables: (target: Target) => Readonly<Record<Name, Tunable>>;
-  readonly constraints: readonly Constraint<Name>[];
-  readonly kernels: (
-    geometry: Geometry,
-    tunables: Readonly<Record<Name, number>>,
-    target: Target,
-  ) => readonly KernelPlan[];
+  readonly tunables: (target: Target) => Space;
+  readonly constraints: readonly Constraint<Space>[];
+  readonly kernels: (geometry: Geometry, tunables: Chosen<Space>, target: Target) => readonly KernelPlan[];
 }
 
 /**
@@ -168,7 +170,7 @@ export interface Stage<Name extends string = string> {
  * });
  * stage.tunables(defaultTargets.cuda).threads.values; // [1024, 256]
  */
-export function defineStage<Name extends string>(stage: Stage<Name>): Stage<Name> {
+export function defineStage<Space extends TunableSpace>(stage: Stage<Space>): Stage<Space> {
   return stage;
 }
 
@@ -180,13 +182,13 @@ export function defineStage<Name extends string>(stage: Stage<Name>): Stage<Name
  * @example
  * chooseTunables(gramStage, geometry, target, {}).tile; // 32
  */
-export function chooseTunables<Name extends string>(
-  stage: Stage<Name>,
+export function chooseTunables<Space extends TunableSpace>(
+  stage: Stage<Space>,
   geometry: Geometry,
   target: Target,
   chosen: Readonly<Record<string, number>>,
-): Readonly<Record<Name, number>> {
-  const space = stage.tunables(target) as Readonly<Record<string, Tunable>>;
+): Chosen<Space> {
+  const space = stage.tunables(target);
   for (const [name, value] of Object.entries(chosen)) {
     if (!space[name]?.values.includes(value)) {
       throw new KvforgeError('wrong-use', {
@@ -201,7 +203,7 @@ export function chooseTunables<Name extends string>(
   }
   let firstReason: string | undefined;
   for (const combination of combinations(space, chosen)) {
-    const candidate = combination as Readonly<Record<Name, number>>;
+    const candidate = combination as Chosen<Space>;
     const reason =
       stage.constraints.map((holds) => holds(geometry, candidate, target)).find((text) => text !== undefined) ??
       stage
@@ -221,7 +223,7 @@ export function chooseTunables<Name extends string>(
 
 /** Every combination of a search space, the defaults first; named values are held. */
 export function* combinations(
-  space: Readonly<Record<string, Tunable>>,
+  space: TunableSpace,
   held: Readonly<Record<string, number>> = {},
 ): Generator<Record<string, number>> {
   const names = Object.keys(space);

@@ -75,10 +75,10 @@ export function attendLaunches(
   return { launches, output };
 }
 
-/** As many splits as the longest sequence keeps busy, and as a launch has room for. */
-export function defaultSplits(g: Geometry, rows: number, longest: number): number {
+/** As many splits as the tokens that a query sees at most keep busy, and as a launch has room for. */
+export function defaultSplits(g: Geometry, rows: number, seen: number): number {
   // 256 tokens keep a block's fixed cost, loading the basis, below the cost of its tokens.
-  const useful = Math.min(64, Math.ceil(longest / 256));
+  const useful = Math.min(64, Math.ceil(seen / 256));
   return Math.max(1, Math.min(useful, Math.floor(mostWorkItems / (rows * g.kvHeads))));
 }
 

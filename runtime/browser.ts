@@ -28,6 +28,7 @@ export {
 } from './cache.js';
 export type { BufferRange, Device, DeviceBuffer, DeviceLimits, Launch } from './device.js';
 export { LoadedKernels } from './kernels.js';
+export type { SequenceLengths } from './record.js';
 export { requestGpuDevice } from './webgpu/adapter.js';
 export { type BrowserGpuOptions, WebGpuDevice } from './webgpu/navigator.js';
 

@@ -1,4 +1,5 @@
 import type { SequenceLayout } from '../codegen/plan/layout.js';
+import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry } from '../dsl/geometry.js';
 import type { LayerShape } from '../dsl/model.js';
 import { type AppendOptions, append } from './cache/append.js';
@@ -36,11 +37,12 @@ export type { AttendOptions, DecodedTokens } from './cache/read.js';
  * await cache.append(newKeys, newValues);
  * const output = await cache.attend(query);
  * output.length; // model.heads * model.headDim
- * cache.release();
+ * await cache.release();
  */
 export class KvCache {
   readonly #memory: CacheMemory;
   readonly #turns = new Turns();
+  #released: Promise<void> | undefined;
 
   private constructor(memory: CacheMemory) {
     this.#memory = memory;
@@ -49,7 +51,8 @@ export class KvCache {
   /**
    * Allocates the cache: exactly `bytes` for the compressed parts, and the shared tables.
    *
-   * @throws KvforgeError `wrong-use` when a count is not a whole number in range
+   * @throws KvforgeError `wrong-use` when a count is not a whole number in range, or past the positions of the model;
+   * `does-not-fit` when a kernel of the device cannot bind as much
    */
   static open(kernels: LoadedKernels, capacity: CacheCapacity): KvCache {
     checkObject(kernels?.geometry, 'kernels', 'kernels that LoadedKernels.load gave');
@@ -207,11 +210,12 @@ export class KvCache {
   }
 
   /**
-   * Replaces what all sequences hold by what `save` gave, also of a cache of another capacity; sequences beyond those of
-   * the file are empty afterwards.
+   * Replaces what all sequences hold by what `save` gave; sequences beyond those of the file are empty afterwards. The
+   * file may be of a cache of another capacity, except that where RoPE depends on the length (longrope, dynamic NTK) both
+   * have to have the same frequencies: those for `tokens` of the capacity. Names of schemes and models are not compared.
    *
-   * @throws KvforgeError `invalid-input` for a file that is damaged, of another version, or of another scheme, model or
-   * layer; `does-not-fit` for more than the cache has room for
+   * @throws KvforgeError `invalid-input` for a file that is damaged, of another version, or of another scheme, model,
+   * layer or frequencies; `does-not-fit` for more than the cache has room for
    */
   load(file: Uint8Array): Promise<void> {
     return this.#turn(async (memory) => {
@@ -259,13 +263,26 @@ export class KvCache {
     }, sequence);
   }
 
-  /** Frees the device memory; the cache cannot be used afterwards. */
-  release(): void {
-    this.#memory.release();
+  /**
+   * Frees the device memory, in its turn: calls made before still take effect, and those made afterwards are refused.
+   *
+   * @example
+   * const short = KvCache.open(kernels, { sequences: 1, tokens: 256, generated: 0 });
+   * const filling = short.prefill(0, { keys, values, tokens: 256 });
+   * await short.release();
+   * await filling; // undefined
+   */
+  release(): Promise<void> {
+    this.#released ??= this.#turns.take(async () => this.#memory.release());
+    return this.#released;
   }
 
   /** Work that no other call on the cache comes in between of, once the sequences that it names are found to be some. */
-  #turn<T>(work: (memory: CacheMemory) => Promise<T>, ...sequences: readonly number[]): Promise<T> {
+  async #turn<T>(work: (memory: CacheMemory) => Promise<T>, ...sequences: readonly number[]): Promise<T> {
+    if (this.#released) {
+      const [received, hint] = ['none, as the cache was released', 'Open another one.'];
+      throw new KvforgeError('wrong-use', { at: 'cache', expected: 'an open cache', received, hint });
+    }
     return this.#turns.take(async () => {
       for (const sequence of sequences) this.#memory.checkSequence(sequence);
       return work(this.#memory);

@@ -175,10 +175,6 @@ function checkRange<B extends OwnBuffer>(
   if (!isSize(bytes) || bytes === 0 || bytes % 4 !== 0) {
     fail(at, 'a size that is a positive multiple of 4', `${bytes} bytes`, 'Round the size to whole 32-bit words.');
   }
-  const least = binding.element.startsWith('vec4') ? 16 : 4;
-  if (bytes < least) {
-    fail(at, `at least ${least} bytes (one ${binding.element})`, `${bytes}`, 'Bind room for one element or more.');
-  }
   if (bytes > limits.bytesPerBinding) {
     fail(
       at,

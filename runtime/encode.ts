@@ -71,7 +71,7 @@ export function encodeLaunches(
     const headFactors = { head_factors: floats('head_factors', g.kvHeads) };
     launch('observe_tokens', { sequence, ...seen, ...sums });
     launch('observe_finish', { sequence, ...sums, ...tokenWeights, ...valueWeights, ...headFactors });
-    const squares = { partial_squares: floats('partial_squares', tiles('weigh_queries', 0) * g.kvHeads * g.pairs) };
+    const squares = { squares: floats('squares', g.kvHeads * g.pairs) };
     launch('weigh_queries', { sequence, queries, ...squares });
     launch('weigh_finish', { sequence, ...squares, ...headFactors, cache, ...weights });
   }

@@ -13,4 +13,5 @@ export { LoadedKernels } from './kernels.js';
 export type { SequenceLengths } from './record.js';
 export * as reference from './reference/index.js';
 export { parseSafetensors, type Tensor, tensorValues } from './safetensors.js';
+export { requestGpuDevice } from './webgpu/adapter.js';
 export { WebGpuDevice } from './webgpu/webgpu.js';

@@ -8,6 +8,8 @@ export interface SequenceLengths {
   readonly windowTokens: number;
   readonly windowStart: number;
   readonly promptTokens: number;
+  /** Tokens that a kernel refused, as the stream was full: of a record that was read. 0 in a cache, which asks before. */
+  readonly refusedTokens?: number;
 }
 
 const lengthNames = [
@@ -50,7 +52,7 @@ export function writeRecord(
 }
 
 /** Reads the lengths back, and how many tokens a full stream refused. */
-export function readRecord(record: Uint32Array): SequenceLengths & { readonly refusedTokens: number } {
+export function readRecord(record: Uint32Array): SequenceLengths {
   const at = (name: Parameters<typeof recordIndex>[0]) => record[recordIndex(name)]!;
   return {
     sinkTokens: at('sinkTokens'),

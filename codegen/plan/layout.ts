@@ -154,7 +154,7 @@ export interface RecordEntry {
 export function recordEntries(g: Geometry): readonly RecordEntry[] {
   return [
     ...Object.entries(recordFields).map(([name, holds]) => ({ name: name as RecordField, holds })),
-    ...partsOf(g).map(({ name, holds }) => ({ name, holds: `where ${holds} begins` })),
+    ...partsOf(g).map(({ name, holds }) => ({ name, holds: `first word of ${name}: ${holds}` })),
   ].map(({ name, holds }) => ({ name, word: recordIndex(name), holds }));
 }
 

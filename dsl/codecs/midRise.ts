@@ -43,24 +43,20 @@ export function midRiseWidth(choice: u32): u32 {
   return choice < 7 ? choice : 8;
 }
 
-/** The share of a component's variance that is left as error at a width, for normal coefficients; 7 bits are never given. */
+/**
+ * The share of a component's variance that is left as error at a width, for normal coefficients; 7 bits are never given.
+ * One bit: 1 - 2/pi, what the mean magnitude leaves. More bits: the twelfth of a squared step that uniform levels leave,
+ * of a step that is the range over 2^bits, and the range is that of a few thousand samples: 3.7 standard deviations to
+ * each side, the mean over draws of the largest of 4096.
+ */
 export function midRiseDistortion(bits: u32): f32 {
   'device';
   let left: f32 = 1;
   if (bits === 1) {
-    left = 0.3634;
-  } else if (bits === 2) {
-    left = 0.1175;
-  } else if (bits === 3) {
-    left = 0.03454;
-  } else if (bits === 4) {
-    left = 0.009497;
-  } else if (bits === 5) {
-    left = 0.002499;
-  } else if (bits === 6) {
-    left = 0.000642;
-  } else if (bits > 6) {
-    left = 0.00004;
+    left = 0.3633802;
+  } else if (bits > 1) {
+    const step = f32(7.4 / f32(u32(1 << bits)));
+    left = f32((step * step) / 12);
   }
   return left;
 }

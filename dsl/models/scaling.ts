@@ -4,7 +4,10 @@ export interface LinearScaling {
   readonly factor: number;
 }
 
-/** Dynamic NTK: beyond the original context, a base that grows with the length. Source: emozilla, bloc97 2023. */
+/**
+ * Dynamic NTK: beyond the original context, a base that grows with the length, up to factor times as many positions.
+ * Source: emozilla, bloc97 2023.
+ */
 export interface DynamicScaling {
   readonly type: 'dynamic';
   readonly factor: number;

@@ -1,7 +1,7 @@
 import type { Architecture } from './architectures.js';
-import { type Config, type RopeFields, ropeTypes } from './config.js';
+import { type Config, maxPositionsLimit, type RopeFields, ropeTypes } from './config.js';
 import { invalid } from './invalid.js';
-import type { RopeScaling } from './scaling.js';
+import type { RopeScaling, RopeShape } from './scaling.js';
 
 /** What one set of rope parameters of a configuration says; without theta, which may stand elsewhere. */
 export interface ReadScaling {
@@ -42,6 +42,18 @@ export function readScaling(
     case 'longrope':
       return longrope(read, config, rotaryDim);
   }
+}
+
+/**
+ * Tokens of a sequence, at most. Dynamic scaling begins where `max_position_embeddings` ends, and is meant for as much
+ * more as its factor says; the other kinds have their longer context in the configuration.
+ *
+ * @param rope of the layers with full attention
+ */
+export function maxPositionsOf(config: Config, { scaling }: RopeShape): number {
+  const { max_position_embeddings: positions } = config;
+  if (scaling?.type !== 'dynamic') return positions;
+  return Math.min(maxPositionsLimit, Math.floor(scaling.factor * scaling.originalMaxPositions));
 }
 
 function typeOf(fields: RopeFields, at: string, config: Config, architecture: Architecture): ReadScaling['type'] {

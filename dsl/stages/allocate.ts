@@ -4,7 +4,7 @@ import { cacheWrite, reads, sequenceRecord, writes } from './bindings.js';
 /** Widths that a group may get. */
 const widthChoices = 8;
 
-/** Bits of a token's row, shared out among groups of components by reverse water-filling over their variances. */
+/** Bits of a token's row, shared out among groups of components: the widths of least expected error under a budget. */
 export const allocateStage = defineStage({
   name: 'allocate',
   summary: 'Find the widths of least expected error under the budget.',

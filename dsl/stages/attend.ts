@@ -1,12 +1,25 @@
 import type { Geometry } from '../geometry.js';
-import { type Constraint, defineStage, type KernelPlan, oneOf, type Target } from '../stage.js';
+import {
+  type Chosen,
+  type Constraint,
+  defineStage,
+  type KernelPlan,
+  oneOf,
+  type Target,
+  type Tunable,
+} from '../stage.js';
 import { streamFunctions } from './append.js';
 import { cacheRead, reads, tables, writes } from './bindings.js';
 import { middleKeyFunctions } from './decompress.js';
 
-/** All but `tileTokens` are of the tensor-core schedule; the others work in float32, a block at a time. */
-type Names = 'coefficientHalves' | 'tileTokens' | 'warps' | 'basisBytes';
-type Tunables = Readonly<Record<Names, number>>;
+/** The tensor-core schedule takes 16 tokens a tile, as its matrix products do. */
+type TensorSpace = Readonly<Record<'coefficientHalves' | 'warps' | 'basisBytes', Tunable>>;
+/** The float32 schedule, a block at a time. */
+type PlainSpace = Readonly<Record<'tileTokens', Tunable>>;
+type Space = TensorSpace | PlainSpace;
+
+/** What the two schedules differ in. */
+type Schedule = Pick<KernelPlan, 'threads' | 'constants' | 'sharedBytes'>;
 
 /** Words of a work item: sequence, KV head, row of the query, tokens after it, split, splits. */
 export const workItemWords = 6;
@@ -31,8 +44,8 @@ const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
 /** Most threads that share one dot product; more would only move work from the sums to their merging. */
 const scoreSlicesLimit = 8;
 
-/** Sizes of the schedule that rebuilds a tile of keys with one thread a channel. */
-function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
+/** Rebuilds a tile of keys with one thread a channel. */
+function plainSchedule(g: Geometry, { tileTokens }: Chosen<PlainSpace>, target: Target): Schedule {
   const wgsl = target.language === 'wgsl';
   const threads = roundUp(g.headDim, 32);
   const { groupComponents } = g;
@@ -49,40 +62,49 @@ function plainSchedule(g: Geometry, { tileTokens }: Tunables, target: Target) {
   // One word says who finishes a row (CUDA); a word for every 32 threads, and one more, finds the subgroups.
   const flags = wgsl ? (target.subgroups ? roundUp(threads / 8, 16) + 16 : 0) : 4;
   return {
-    tileRows,
-    scoreSlices,
-    bytes: tile + query + scores + groupComponents * 4 + codebook + flags,
+    threads,
+    constants: {
+      TILE_TOKENS: tileTokens,
+      WARPS: threads / 32,
+      TILE_ROWS: tileRows,
+      GROUP_COMPONENTS: groupComponents,
+      SCORE_SLICES: scoreSlices,
+    },
+    sharedBytes: { fixed: tile + query + scores + groupComponents * 4 + codebook + flags, dynamic: 0 },
   };
 }
 
-/** Shared memory of the tensor-core schedule: the basis slice stays, codes stream past, warps merge in the basis' place. */
-export function tensorSharedBytes(
-  g: Geometry,
-  { warps, basisBytes }: Tunables,
-): {
-  basis: number;
-  query: number;
-  codebook: number;
-  widths: number;
-  staging: number;
-  merge: number;
-  total: number;
-} {
-  const rank = roundUp(g.rank, 16);
-  // Odd numbers of 16 bytes spread the rows over the banks; then a scale a component, mean and inverse weight a channel.
-  const basis = g.headDim * (((rank * basisBytes) / 16) | 1) * 16 + (rank + g.headDim * (g.weighted ? 2 : 1)) * 4;
-  // As it is, for exact tokens; in the order of rotary pairs, for the middle; transformed as two halves, for the stream.
-  const query = 4 * 16 * (g.headDim + 8) * 2;
-  const widths = roundUp(g.allocatedGroups * 4, 16);
-  const codebook = g.entries * g.channels * 2;
-  const staging = warps * 2 * 16 * (g.keyRowWords * 4 + roundUp(g.headDim / g.channels, 16));
-  const merge = roundUp(warps * g.groupSize * (g.headDim + 2) * 4, 16);
-  const total = Math.max(roundUp(basis, 16), merge) + query + codebook + widths + staging;
-  return { basis, query, codebook, widths, staging, merge, total };
+/** Rebuilds keys in the accumulators of tensor cores, tiles of 16 tokens dealt out to the warps. */
+function tensorSchedule(g: Geometry, { coefficientHalves, warps, basisBytes }: Chosen<TensorSpace>): Schedule {
+  const bytes = tensorSharedBytes(g, warps, basisBytes);
+  return {
+    threads: warps * 32,
+    constants: {
+      WARPS: warps,
+      COEFFICIENT_HALVES: coefficientHalves,
+      BASIS_BYTES: basisBytes,
+      PASS_TILES: passTiles(g),
+      SHARED_BYTES: bytes,
+    },
+    sharedBytes: { fixed: 0, dynamic: bytes },
+  };
 }
 
-const sharedBytes = (g: Geometry, tunables: Tunables, target: Target) =>
-  isTensorCore(target) ? tensorSharedBytes(g, tunables).total : plainSchedule(g, tunables, target).bytes;
+/**
+ * Shared memory of the tensor-core schedule: the basis slice stays, codes stream past, warps merge in the basis' place.
+ * The template places these parts, and asserts that they end here.
+ */
+function tensorSharedBytes(g: Geometry, warps: number, basisBytes: number): number {
+  // Odd numbers of 16 bytes spread the rows over the banks; then a scale a component, mean and inverse weight a channel.
+  const basis = g.headDim * (((g.rank * basisBytes) / 16) | 1) * 16 + (g.rank + g.headDim * (g.weighted ? 2 : 1)) * 4;
+  const merge = roundUp(warps * g.groupSize * (g.headDim + 2) * 4, 16);
+  // As it is, for exact tokens; in the order of rotary pairs, for the middle; transformed as two halves, for the stream.
+  const query = 4 * 16 * (g.headDim + 8) * 2;
+  const codebook = g.entries * g.channels * 2;
+  const widths = roundUp(g.allocatedGroups * 4, 16);
+  const staging = warps * 2 * 16 * (g.keyRowWords * 4 + roundUp(g.headDim / g.channels, 16));
+  return Math.max(basis, merge) + query + codebook + widths + staging;
+}
 
 /**
  * What turns q.k into a base-2 exponent: `SCORE_SCALE * q.k`, or with capped scores
@@ -94,28 +116,27 @@ export function scoreConstants({ model }: Geometry): Readonly<Record<string, num
   return { SCORE_SCALE: scoreScale / scoreCap, SCORE_CAP: scoreCap * Math.log2(Math.E) };
 }
 
-const fitsTensorRows: Constraint<Names> = (g, _tunables, target) =>
+const fitsTensorRows: Constraint<Space> = (g, _tunables, target) =>
   isTensorCore(target) && g.groupSize > 16
     ? `needs ${g.groupSize} query heads a KV head in one matrix tile, which has 16 rows`
     : undefined;
 
 /** Attention of query tokens of every sequence over sinks, middle, stream and window, in one launch; WGSL merges in a second. */
-export const attendStage = defineStage<Names>({
+export const attendStage = defineStage<Space>({
   name: 'attend',
   summary: 'Attention over all segments, split along tokens, merged by log-sum-exp.',
   // What costs accuracy comes first, so that it is the last to give way where shared memory is short.
-  tunables: (target) => ({
-    coefficientHalves: isTensorCore(target) ? oneOf(2, 1) : oneOf(1),
-    tileTokens: isTensorCore(target) ? oneOf(16) : oneOf(16, 8, 4),
-    warps: isTensorCore(target) ? oneOf(4, 8, 2, 1) : oneOf(1),
-    basisBytes: isTensorCore(target) ? oneOf(2, 1) : oneOf(1),
-  }),
+  tunables: (target) =>
+    isTensorCore(target)
+      ? { coefficientHalves: oneOf(2, 1), warps: oneOf(4, 8, 2, 1), basisBytes: oneOf(2, 1) }
+      : { tileTokens: oneOf(16, 8, 4) },
   constraints: [fitsTensorRows],
   kernels: (g, tunables, target) => {
     const { streamValue, streamUnpack } = streamFunctions(g);
-    const shared = sharedBytes(g, tunables, target);
-    const tensor = isTensorCore(target);
-    const plain = plainSchedule(g, tunables, target);
+    const tensor = 'warps' in tunables;
+    const { threads, constants, sharedBytes } = tensor
+      ? tensorSchedule(g, tunables)
+      : plainSchedule(g, tunables, target);
     const partials = `[work items][2: Hadamard space, exact][${g.groupSize} query heads][${g.headDim} output, maximum, weight sum]`;
     const output = writes('output', 'f32', `[query rows][${g.heads} heads][${g.headDim}]`);
     const work = reads(
@@ -139,21 +160,13 @@ export const attendStage = defineStage<Names>({
           ? [output, writes('counters', 'atomic_u32', `[query rows][${g.kvHeads} KV heads], zero before and after`)]
           : []),
       ],
-      threads: tensor ? tunables.warps * 32 : roundUp(g.headDim, 32),
+      threads,
       grid: [{ dimension: 'workItems' }, 1, 1],
       constants: {
-        TILE_TOKENS: tunables.tileTokens,
-        WARPS: tensor ? tunables.warps : roundUp(g.headDim, 32) / 32,
+        ...constants,
         WORK_ITEM_WORDS: workItemWords,
         PARTIAL_WORDS: partialWords(g),
         CHUNK_UNIT: 16,
-        ...(tensor
-          ? {
-              COEFFICIENT_HALVES: tunables.coefficientHalves,
-              BASIS_BYTES: tunables.basisBytes,
-              PASS_TILES: passTiles(g),
-            }
-          : { TILE_ROWS: plain.tileRows, GROUP_COMPONENTS: g.groupComponents, SCORE_SLICES: plain.scoreSlices }),
         ...scoreConstants(g),
       },
       functions: {
@@ -162,7 +175,7 @@ export const attendStage = defineStage<Names>({
         streamValue: streamValue!,
         streamUnpack: streamUnpack!,
       },
-      sharedBytes: tensor ? { fixed: 0, dynamic: shared } : { fixed: shared, dynamic: 0 },
+      sharedBytes,
     };
     if (target.language === 'cuda') return [attend];
     return [

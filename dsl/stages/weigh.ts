@@ -1,30 +1,37 @@
-import { defineStage, oneOf } from '../stage.js';
+import { defineStage } from '../stage.js';
 import { cacheWrite, reads, sequenceRecord, writes } from './bindings.js';
+import { observedQueries } from './observe.js';
 import { pairFunctions } from './unrope.js';
 
-/** How much the prompt's queries ask of every pair of channels: the weights that keys are coded with. */
+/** How much the prompt's last queries, those that are observed, ask of every pair of channels: the weights of keys. */
 export const weighStage = defineStage({
   name: 'weigh',
-  summary: 'Weigh every pair of key channels by the queries of the prompt.',
-  tunables: () => ({ tileTokens: oneOf(32, 16, 64) }),
+  summary: 'Weigh every pair of key channels by the last queries of the prompt.',
+  tunables: () => ({}),
   constraints: [],
-  kernels: (g, { tileTokens }) => {
+  kernels: (g) => {
     if (!g.weighted) return [];
     const threads = 256;
     const { firstOfPair, secondOfPair } = pairFunctions(g);
+    const window = { OBSERVED_QUERIES: observedQueries };
+    const squares = `[${g.kvHeads} KV heads][${g.pairs} pairs]`;
     const channels = { firstOfPair: firstOfPair!, secondOfPair: secondOfPair! };
     return [
       {
         entry: 'weigh_queries',
-        summary: 'Sums of squares of every pair, over a tile of query tokens and all query heads of the KV head.',
+        summary: 'Sums of squares of every pair, over the observed queries of all query heads of the KV head.',
         bindings: [
           sequenceRecord,
-          reads('queries', 'u32', `f16 [${g.heads} heads][query tokens][${g.headDim}], before or after RoPE`),
-          writes('partial_squares', 'f32', `[tiles][${g.kvHeads} KV heads][${g.pairs} pairs]`),
+          reads(
+            'queries',
+            'u32',
+            `f16 [${g.heads} heads][query tokens][${g.headDim}], the last of the prompt, after RoPE`,
+          ),
+          writes('squares', 'f32', squares),
         ],
         threads: Math.ceil(g.pairs / 32) * 32,
-        grid: [{ ceilDiv: [{ dimension: 'queryTokens' }, tileTokens] }, g.kvHeads, 1],
-        constants: { TILE_TOKENS: tileTokens },
+        grid: [g.kvHeads, 1, 1],
+        constants: window,
         functions: channels,
         sharedBytes: { fixed: 0, dynamic: 0 },
       },
@@ -34,14 +41,14 @@ export const weighStage = defineStage({
           'Root mean squares times the factor of the KV head, over the largest of the layer, floored; both channels of a pair get the same f16.',
         bindings: [
           sequenceRecord,
-          reads('partial_squares', 'f32', `[tiles][${g.kvHeads} KV heads][${g.pairs} pairs]`),
+          reads('squares', 'f32', squares),
           reads('head_factors', 'f32', `[${g.kvHeads} KV heads]`),
           cacheWrite,
           writes('weights', 'f32', `[${g.width}], rounded to f16`),
         ],
         threads,
         grid: [1, 1, 1],
-        constants: { TILE_TOKENS: tileTokens },
+        constants: window,
         functions: { ...channels, pairWeight: { name: 'pairWeight' } },
         sharedBytes: { fixed: threads * 4, dynamic: 0 },
       },

@@ -21,8 +21,8 @@ interface NewTokens {
 
 /** A launch binds one step, and a range that is bound starts on a multiple of 256 bytes. */
 const stepAlignment = 256;
-/** Steps of one submission; more would only keep more of their input on the device at once. */
-const submittedSteps = 256;
+/** Most steps of one submission; more would only keep more of their input on the device at once. */
+const mostSteps = 256;
 
 /** Appends to every sequence, or to none where one has no room. */
 export async function append(memory: CacheMemory, input: NewTokens): Promise<void> {
@@ -47,22 +47,31 @@ export async function append(memory: CacheMemory, input: NewTokens): Promise<voi
       hint: 'Open the cache with more generated tokens; nothing was appended to any sequence.',
     });
   }
-  for (let first = 0; first < tokens; first += submittedSteps) {
-    const end = Math.min(tokens, first + submittedSteps);
+  // The input of a submission is one buffer, which no device need have larger than what a kernel may bind.
+  const room = Math.floor(memory.device.limits.bytesPerBinding / stepBytes(memory));
+  const steps = Math.max(1, Math.min(mostSteps, room));
+  for (let first = 0; first < tokens; first += steps) {
+    const end = Math.min(tokens, first + steps);
     await scoped((owned) => memory.device.run(appendLaunches(memory, input, { first, end }, owned)));
   }
 }
 
+/** Keys, or values, of one token of every sequence, padded to where the next step may be bound. */
+function stepBytes({ geometry, capacity }: CacheMemory): number {
+  return Math.ceil((capacity.sequences * geometry.width * 2) / stepAlignment) * stepAlignment;
+}
+
 /** The launches that append the tokens from `first` to before `end`: the kernel takes one token a sequence. */
 function appendLaunches(
-  { kernels, capacity: { sequences }, bindings }: CacheMemory,
+  memory: CacheMemory,
   input: NewTokens,
   { first, end }: { readonly first: number; readonly end: number },
   owned: DeviceBuffer[],
 ): readonly Launch[] {
-  const { device, geometry: g } = kernels;
+  const { kernels, device, geometry: g, bindings } = memory;
+  const { sequences } = memory.capacity;
   const bytes = sequences * g.width * 2;
-  const stride = Math.ceil(bytes / stepAlignment) * stepAlignment;
+  const stride = stepBytes(memory);
   const upload = (label: string, given: Uint16Array): DeviceBuffer => {
     const steps = new Uint16Array(((end - first) * stride) / 2);
     for (let token = first; token < end; token++) {

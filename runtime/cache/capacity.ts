@@ -5,7 +5,10 @@ import { checkObject, checkWhole } from './checkInput.js';
 export interface CacheCapacity {
   /** Sequences held side by side. */
   readonly sequences: number;
-  /** Prompt tokens of a sequence, at most. */
+  /**
+   * Prompt tokens of a sequence, at most. Where RoPE depends on the length (longrope, dynamic NTK), frequencies are those
+   * of a prompt of as many.
+   */
   readonly tokens: number;
   /** Tokens generated after the prompt that may enter the stream, at most. */
   readonly generated: number;

@@ -6,12 +6,12 @@ import { checkWhole } from './checkInput.js';
 import type { SequenceContents } from './contents.js';
 import { partTypes } from './partTypes.js';
 
-/** Where contents come from, for the texts of errors. */
-export interface Origin {
-  /** What comes before the name of a length or a part. */
+/** Where lengths come from, for the texts of errors. */
+export interface LengthsOrigin {
+  /** What comes before the name of a length. */
   readonly prefix: string;
-  readonly hint: string;
-  /** Of a length that is past the capacity. */
+  /** What to do about a length that is past the capacity. */
+  readonly hint: (length: keyof SequenceLengths) => string;
   readonly code: ErrorCode;
 }
 
@@ -24,7 +24,7 @@ export function checkLengths(
   { capacity }: SequenceLayout,
   promptTokens: number,
   lengths: SequenceLengths,
-  { prefix, hint, code }: Origin,
+  { prefix, hint, code }: LengthsOrigin,
 ): void {
   const most: Omit<SequenceLengths, 'refusedTokens'> = {
     sinkTokens: capacity.sinks,
@@ -34,9 +34,9 @@ export function checkLengths(
     windowStart: capacity.window - 1,
     promptTokens,
   };
-  for (const [name, limit] of Object.entries(most)) {
-    const value: unknown = lengths?.[name as keyof SequenceLengths];
-    checkWhole(value, { at: `${prefix}lengths.${name}`, least: 0, most: limit, hint, code });
+  for (const name of Object.keys(most) as (keyof typeof most)[]) {
+    const at = `${prefix}lengths.${name}`;
+    checkWhole(lengths?.[name], { at, least: 0, most: most[name], hint: hint(name), code });
   }
 }
 
@@ -46,7 +46,11 @@ export function checkLengths(
  *
  * @throws KvforgeError `invalid-input` with the part and the place in it
  */
-export function checkContents(g: Geometry, { parts }: SequenceContents, { prefix, hint }: Origin): void {
+export function checkContents(
+  g: Geometry,
+  { parts }: SequenceContents,
+  { prefix, hint }: { readonly prefix: string; readonly hint: string },
+): void {
   const refuse = (part: PartName, at: number, expected: string, received: string): never => {
     throw new KvforgeError('invalid-input', { at: `${prefix}${part}[${at}]`, expected, received, hint });
   };

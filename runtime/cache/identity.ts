@@ -1,15 +1,31 @@
 import { KvforgeError } from '../../dsl/errors.js';
+import type { RopeShape } from '../../dsl/model.js';
 import { shown } from './checkInput.js';
 import type { CacheMemory } from './memory.js';
 
 type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
 
-/** Whose codes a cache holds, and what they stand for: two caches may exchange them when all of this is the same. */
+/** What the codes of a cache stand for: two caches may exchange them when all of it but `about` is the same. */
 export interface CacheIdentity {
+  /** For people: one model may have come from a preset or from a file, under two names. */
+  readonly about: {
+    readonly scheme: string;
+    readonly model: string;
+    /** Of the capacity that the frequencies are for, where they depend on it. */
+    readonly frequencyTokens?: number;
+  };
   readonly scheme: Json;
   readonly model: Json;
   readonly layer: Json;
 }
+
+/**
+ * Engines differ in the last digit of a power. These digits they share, except that one may round the last of them up
+ * where another rounds it down.
+ */
+const sharedDigits = 13;
+/** Relative; more than one unit of the last shared digit, less than two of 1.000000000000. */
+const sharedPrecision = 1.5 * 10 ** (1 - sharedDigits);
 
 /** Of a cache with these kernels and this layer. */
 export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: CacheMemory): CacheIdentity {
@@ -17,8 +33,12 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
   const [rotary, basis] = scheme.keys;
   const { rope, slidingWindow = 0 } = layer;
   const identity: CacheIdentity = {
+    about: {
+      scheme: scheme.name,
+      model: model.name,
+      ...(frequenciesDepend(rope) ? { frequencyTokens: capacity.tokens } : {}),
+    },
     scheme: {
-      name: scheme.name,
       keys: {
         codecs: [rotary.name, basis.name],
         rank: g.rank,
@@ -29,13 +49,21 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
       values: { codecs: scheme.values.map(({ name }) => name), channels: g.channels, entries: g.entries },
       sinks: scheme.sinks,
       window: scheme.window,
-      stream: { codec: scheme.stream.name, bits: g.streamBits, levels: scheme.stream.levels(g.headDim) },
+      stream: {
+        codec: scheme.stream.name,
+        bits: g.streamBits,
+        levels: [...Float32Array.from(scheme.stream.levels(g.headDim))],
+      },
     },
-    model: { name: model.name, heads: g.heads, kvHeads: g.kvHeads, headDim: g.headDim },
+    model: { heads: g.heads, kvHeads: g.kvHeads, headDim: g.headDim },
     layer: {
       index: capacity.layer,
       slidingWindow,
-      rope: { pairing: rope.pairing, rotaryDim: rope.rotaryDim, frequencies },
+      rope: {
+        pairing: rope.pairing,
+        rotaryDim: rope.rotaryDim,
+        frequencies: frequencies.map((frequency) => Number(frequency.toPrecision(sharedDigits))),
+      },
     },
   };
   // As a file gives it back: a negative zero, for one, comes out as zero.
@@ -44,14 +72,30 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
 
 /** @throws KvforgeError `invalid-input` with the first thing that differs */
 export function checkSameIdentity(own: CacheIdentity, other: unknown, prefix: string): void {
-  const difference = firstDifference({ ...own }, other, '');
+  const { about, ...meaning } = own;
+  const { about: otherAbout, ...otherMeaning } = (other ?? {}) as Partial<CacheIdentity>;
+  const difference = firstDifference(meaning, typeof other === 'object' && other !== null ? otherMeaning : other, '');
   if (!difference) return;
+  const { frequencyTokens } = about;
+  const otherTokens: unknown = otherAbout?.frequencyTokens;
+  const byCapacity =
+    difference.at.startsWith('layer.rope.frequencies[') &&
+    Number.isInteger(otherTokens) &&
+    frequencyTokens !== undefined &&
+    frequencyTokens !== otherTokens;
   throw new KvforgeError('invalid-input', {
     at: `${prefix}${difference.at === '' ? 'identity' : difference.at}`,
-    expected: `${difference.own} (of this cache)`,
-    received: difference.other,
-    hint: 'Load it into a cache with the scheme, the model and the layer that it was saved with.',
+    expected: `${difference.own} (of this cache${byCapacity ? `, for prompts of ${frequencyTokens} tokens` : ''})`,
+    received: `${difference.other}${byCapacity ? ` (for prompts of ${otherTokens} tokens)` : ''}`,
+    hint: byCapacity
+      ? `The RoPE of this layer depends on the length: open the cache with tokens: ${otherTokens}.`
+      : 'Load it into a cache with the scheme, the model and the layer that it was saved with.',
   });
+}
+
+/** Whether a cache of another capacity may have other frequencies. */
+function frequenciesDepend({ scaling }: RopeShape): boolean {
+  return scaling?.type === 'dynamic' || scaling?.type === 'longrope';
 }
 
 interface Difference {
@@ -63,7 +107,7 @@ interface Difference {
 function firstDifference(own: Json, other: unknown, at: string): Difference | undefined {
   if (typeof own !== 'object' || own === null || typeof other !== 'object' || other === null) {
     // Lists and records are shown by what they are: a whole table of levels would hide what differs.
-    return Object.is(own, other) ? undefined : { at, own: shown(own), other: shown(other) };
+    return sameValue(own, other) ? undefined : { at, own: shown(own), other: shown(other) };
   }
   const [mine, theirs] = [Object.entries(own), Object.entries(other)];
   if (mine.length !== theirs.length) return { at, own: `${mine.length} entries`, other: `${theirs.length}` };
@@ -73,4 +117,10 @@ function firstDifference(own: Json, other: unknown, at: string): Difference | un
     if (found) return found;
   }
   return undefined;
+}
+
+/** Counts are whole numbers, which one unit of the last shared digit does not bring together. */
+function sameValue(own: Json, other: unknown): boolean {
+  if (typeof own !== 'number' || typeof other !== 'number') return own === other;
+  return Math.abs(own - other) <= sharedPrecision * Math.max(Math.abs(own), Math.abs(other));
 }

@@ -1,4 +1,5 @@
 import { layoutSequence, recordBytes, recordWords, type SequenceLayout } from '../../codegen/plan/layout.js';
+import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import { frequenciesFor, type LayerShape, layerShape } from '../../dsl/model.js';
 import type { BufferRange, Device, DeviceBuffer } from '../device.js';
@@ -34,13 +35,28 @@ export class CacheMemory {
     // Where frequencies depend on the length (dynamic NTK, longrope), they are those of a prompt that fills the capacity.
     this.frequencies = frequenciesFor(this.layer.rope, tokens);
     this.layout = layoutSequence(geometry, { tokens, generated });
-    const tables = buildTables(geometry, tokens + generated + geometry.scheme.window, this.frequencies);
-    this.#cache = device.allocate('cache', this.layout.bytes * sequences);
-    this.#sequences = device.allocate('sequences', recordBytes * sequences);
-    this.#tables = device.allocate('tables', tables.byteLength);
-    device.write(this.#tables, tables);
+    const shares = `${sequences} sequences of ${this.layout.bytes}`;
+    checkBinding(device, 'cache', this.layout.bytes * sequences, shares);
+    // Angles are looked up for tokens of the middle alone, which are tokens of the prompt.
+    const tables = buildTables(geometry, tokens, this.frequencies);
+    checkBinding(device, 'tables', tables.byteLength, `angles of ${tokens} tokens`);
     this.#shares = Array.from({ length: sequences }, (_, sequence) => sequence);
-    for (const sequence of this.#shares) this.writeRecord(sequence, emptyLengths);
+    const owned: DeviceBuffer[] = [];
+    const allocate = (label: string, bytes: number): DeviceBuffer => {
+      const buffer = device.allocate(label, bytes);
+      owned.push(buffer);
+      return buffer;
+    };
+    try {
+      this.#cache = allocate('cache', this.layout.bytes * sequences);
+      this.#sequences = allocate('sequences', recordBytes * sequences);
+      this.#tables = allocate('tables', tables.byteLength);
+      device.write(this.#tables, tables);
+      for (const sequence of this.#shares) this.writeRecord(sequence, emptyLengths);
+    } catch (fault) {
+      for (const buffer of owned) buffer.release();
+      throw fault;
+    }
   }
 
   get device(): Device {
@@ -130,4 +146,15 @@ export class CacheMemory {
   release(): void {
     for (const buffer of [this.#cache, this.#sequences, this.#tables]) buffer.release();
   }
+}
+
+/** Kernels bind these buffers whole, so that a larger one could be filled but never read. */
+function checkBinding({ limits }: Device, at: string, bytes: number, made: string): void {
+  if (bytes <= limits.bytesPerBinding) return;
+  throw new KvforgeError('does-not-fit', {
+    at,
+    expected: `at most ${limits.bytesPerBinding} bytes (the largest binding of this device)`,
+    received: `${bytes} (${made})`,
+    hint: 'Open the cache with fewer sequences or tokens.',
+  });
 }

@@ -28,10 +28,9 @@ export async function checkedFile(file: Uint8Array, memory: CacheMemory): Promis
   }
   return sequences.map((lengths, sequence) => {
     const prefix = `cache file, sequence ${sequence}, `;
-    const room = { prefix, hint: 'Open the cache with more tokens.', code: 'does-not-fit' } as const;
-    checkLengths(layout, capacity.tokens, lengths, room);
+    checkLengths(layout, capacity.tokens, lengths, { prefix, hint: moreRoom, code: 'does-not-fit' });
     const contents = contentsFrom(parsed, layout, sequence);
-    checkContents(geometry, contents, { ...room, hint: 'Save the cache again.' });
+    checkContents(geometry, contents, { prefix, hint: 'Save the cache again.' });
     return contents;
   });
 }
@@ -48,10 +47,14 @@ export function checkShare(share: Uint8Array, lengths: SequenceLengths, memory: 
       hint: 'Open both caches with the same scheme, model and capacity.',
     });
   }
-  const origin = { prefix: '', hint: 'Pass the lengths that the other cache gave.', code: 'invalid-input' } as const;
-  checkLengths(layout, capacity.tokens, lengths, origin);
+  const lengthHint = () => 'Pass the lengths that the other cache gave.';
+  checkLengths(layout, capacity.tokens, lengths, { prefix: '', hint: lengthHint, code: 'invalid-input' });
   const hint = 'Pass the share and the lengths that the other cache gave.';
-  checkContents(geometry, readContents(layout, share, lengths), { ...origin, prefix: 'share, ', hint });
+  checkContents(geometry, readContents(layout, share, lengths), { prefix: 'share, ', hint });
+}
+
+function moreRoom(length: keyof SequenceLengths): string {
+  return `Open the cache with more ${length === 'streamTokens' ? 'generated tokens' : 'tokens'}.`;
 }
 
 function checkBytes(value: unknown, at: string, expected: string): void {

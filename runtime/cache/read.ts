@@ -35,8 +35,10 @@ export async function attend(memory: CacheMemory, query: Uint16Array, options: A
       { name: 'channel', size: g.headDim },
     ],
   });
+  const { slidingWindow = Number.POSITIVE_INFINITY } = memory.layer;
   const longest = async () => Math.max(...(await memory.readRecords()).map(totalTokens));
-  const splits = options.splits ?? defaultSplits(g, sequences * queries, await longest());
+  // Splits share what a query sees, and it sees no further back than the window.
+  const splits = options.splits ?? defaultSplits(g, sequences * queries, Math.min(await longest(), slidingWindow));
   checkWhole(splits, { at: 'splits', least: 1, most: 1024, hint: 'Leave it out for the default.' });
   return scoped(async (owned) => {
     const plan = { sequences, queries, splits };

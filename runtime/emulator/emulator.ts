@@ -1,4 +1,5 @@
 import type { KernelDescriptor } from '../../codegen/manifest.js';
+import { architectures } from '../../dsl/stage.js';
 import { checkAllocation, checkKernel, checkLaunch, checkOpen, checkTransfer } from '../checks.js';
 import type { CompiledKernel, Device, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
 import { describeFault, type FaultContext } from './fault.js';
@@ -24,9 +25,6 @@ export interface EmulatorOptions {
 
 /** A sixteenth of the address range that the host program reserves; more than a CPU could work through. */
 const LARGEST_BUFFER = 2 ** 34;
-
-/** From sm_80 on the text is the same, so a kernel for any of them runs. */
-const architectures = ['sm_80', 'sm_86', 'sm_87', 'sm_89', 'sm_90', 'sm_100', 'sm_103', 'sm_110', 'sm_120'];
 
 class EmulatorBuffer implements DeviceBuffer {
   released = false;
@@ -79,6 +77,7 @@ export class EmulatorDevice implements Device {
     blocksPerDimension: 2 ** 31 - 1,
     threadsPerBlock: 1024,
   };
+  /** From sm_80 on the text is the same, so a kernel for any of them runs. */
   readonly features: ReadonlySet<string> = new Set(architectures);
   readonly checks: 'full' | 'none';
   readonly #options: { readonly order: Orders; readonly seed: number; readonly timeoutMs: number };

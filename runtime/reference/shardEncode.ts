@@ -1,17 +1,20 @@
-import type { ModelShape } from '../../dsl/model.js';
+import { layerShape, type ModelShape } from '../../dsl/model.js';
 import { quantizeBasis, topEigenvectors } from './basis.js';
 import { unbiasedGain } from './gain.js';
 import { hadamard } from './hadamard.js';
 import { encodeStream, lloydMaxLevels } from './lloydMax.js';
 import { midRise } from './midRise.js';
-import { type ObservedWeights, observe, observedWeights } from './observe.js';
+import { lastQueries, type ObservedWeights, observe, observedWeights } from './observe.js';
 import { quantize, toHalf } from './quantize.js';
 import { meanOf, secondMomentOf, unrotatedRows } from './secondMoment.js';
 import { type Cache, emptyTensor, type HeadTensor, type Matrix, vectorAt } from './shapes.js';
 import type { ShardMiddle, ShardParts, ShardStream } from './shard.js';
 import { assign, channelMaximum, kMeans, smallestChannelMax } from './vectorQuantization.js';
-import { waterFill } from './waterFilling.js';
+import { bestWidths } from './waterFilling.js';
 import { queryWeights } from './weights.js';
+
+/** Queries that are observed, the last ones. */
+const observedAtMost = 32;
 
 export interface ShardOptions {
   /** Components of the keys that are kept, at most kvHeads*d. */
@@ -20,8 +23,10 @@ export interface ShardOptions {
   readonly bits: readonly number[];
   /** Bits of a token's key code: widths are then allocated, and codes mid-rise. */
   readonly budget?: number;
-  /** Of the prompt's last positions, after RoPE: where given, all parts are fitted to what they ask. */
+  /** Of the prompt's last positions, after RoPE: where given, all parts are fitted to what the last 32 of them ask. */
   readonly queries?: HeadTensor;
+  /** The layer of the model whose RoPE and sliding window these are; the first if left out. */
+  readonly layer?: number;
   /** Gains make the coded values unbiased. */
   readonly unbiased?: boolean;
   /** Components in a group; the last may be shorter. */
@@ -61,16 +66,23 @@ export function encodeShard(cache: Cache, model: ModelShape, options: ShardOptio
   const window = Math.min(options.window, total - sinks);
   const stream = Math.min(options.stream ?? 0, total - sinks - window);
   const middle = total - sinks - window - stream;
-  const observed = options.queries && observedBy(options.queries, cache, model, { first: sinks, count: middle });
+  const { rope, slidingWindow } = layerShape(model, options.layer ?? 0);
+  const queries = options.queries && lastQueries(options.queries, observedAtMost);
+  const rule = { scale: model.scoreScale, cap: model.scoreCap, slidingWindow };
+  const observed = queries && observedWeights(observe({ ...cache, queries }, rule, sinks, middle));
   return {
     kvHeads: model.kvHeads,
     headDim: model.headDim,
-    rope: model.rope,
+    rope,
     sinks: kept(cache, 0, sinks),
     middle: {
       tokens: middle,
       firstPosition: sinks,
-      ...encodeKeys(unrotatedRows(cache.keys, sinks, middle, model.rope), model, { ...options, observed }),
+      ...encodeKeys(
+        unrotatedRows(cache.keys, sinks, middle, rope),
+        { ...model, rope },
+        { ...options, queries, observed },
+      ),
       ...encodeValues(slice(cache.values, sinks, middle), { ...options, weights: observed?.values }),
     },
     stream: encodeTokens(
@@ -80,15 +92,6 @@ export function encodeShard(cache: Cache, model: ModelShape, options: ShardOptio
     ),
     window: kept(cache, total - window, window),
   };
-}
-
-function observedBy(
-  queries: HeadTensor,
-  cache: Cache,
-  { scoreScale: scale, scoreCap: cap }: ModelShape,
-  { first, count }: { readonly first: number; readonly count: number },
-): ObservedWeights {
-  return observedWeights(observe({ ...cache, queries }, { scale, cap }, first, count));
 }
 
 function requireFitting({ keys, values }: Cache, model: ModelShape, options: ShardOptions): void {
@@ -126,7 +129,10 @@ type KeyParts = Pick<
 function encodeKeys(
   rows: Matrix,
   { kvHeads, rope }: ModelShape,
-  options: ShardOptions & { readonly observed: ObservedWeights | undefined },
+  options: Omit<ShardOptions, 'queries'> & {
+    readonly queries: HeadTensor | undefined;
+    readonly observed: ObservedWeights | undefined;
+  },
 ): KeyParts {
   const { rank, bits, group, budget, queries, observed } = options;
   const { columns: width, data } = rows;
@@ -180,7 +186,7 @@ function allocate(values: Float64Array, group: number, budget: number): readonly
   const variances = Array.from({ length: values.length / group }, (_, index) =>
     values.subarray(index * group, (index + 1) * group).reduce((sum, value) => sum + value, 0),
   );
-  return waterFill(variances, Math.floor(budget / group)).bits;
+  return bestWidths(variances, Math.floor(budget / group)).bits;
 }
 
 type ValueParts = Pick<ShardMiddle, 'channels' | 'valueCodes' | 'codebook' | 'channelMax'>;

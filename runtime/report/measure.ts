@@ -87,7 +87,7 @@ export async function measureLayer(
     };
     return { result, codes };
   } finally {
-    cache.release();
+    await cache.release();
   }
 }
 

@@ -52,7 +52,7 @@ export async function appendCase(kernels: LoadedKernels, draw: AppendDraw, bench
     }
     await checkReads(cache, after, { query, seed }, bench);
   } finally {
-    cache.release();
+    await cache.release();
   }
 }
 
@@ -105,7 +105,7 @@ function checkAppended(
     refusedTokens: 0,
   };
   for (const [name, value] of Object.entries(wanted)) {
-    const actual = after.lengths[name as keyof typeof after.lengths];
+    const actual = after.lengths[name as keyof typeof wanted] ?? Number.NaN;
     judge.check(`append, record: ${where}, ${name} ${actual} in place of ${value}`, Math.abs(actual - value), 0);
   }
 

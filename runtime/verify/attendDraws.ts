@@ -179,6 +179,13 @@ function drawParts(
   const streamCodes = () => Uint16Array.from({ length: stream * g.width }, () => below(2 ** g.streamBits));
   const streamNorms = (zeros: boolean, factor: number) =>
     halves(stream * g.kvHeads, () => (zeros && random() < 0.1 ? 0 : factor * Math.exp(normal())));
+  const weights = drawWeights(g, random);
+  // The basis is of weighted keys: of an entry as small as the least weight, rounding leaves 1 at most. Anything more
+  // would stand for keys beyond f16.
+  const basisCodes = Int8Array.from({ length: g.width * g.rank }, (_, i) => {
+    const code = below(255) - 127;
+    return weights[Math.floor(i / g.rank)]! > toHalf(leastWeight) ? code : Math.round(code / 127);
+  });
   return {
     kvHeads: g.kvHeads,
     headDim: g.headDim,
@@ -195,10 +202,10 @@ function drawParts(
       codeOffset: g.allocatedGroups > 0 ? 0.5 : 0,
       ...(g.allocatedGroups > 0 ? { groupBits } : {}),
       coefficientScales,
-      basisCodes: Int8Array.from({ length: g.width * g.rank }, () => below(255) - 127),
+      basisCodes,
       basisScales: halves(g.rank, () => (0.5 + random()) / 73 / Math.sqrt(g.width)),
       mean: halves(g.width, () => meanFactor * key()),
-      weights: drawWeights(g, random),
+      weights,
       channels: g.channels,
       valueCodes: Uint16Array.from({ length: (middle * g.width) / g.channels }, () => below(g.entries)),
       codebook: halves(g.entries * g.channels, () => random() * 2 - 1),
@@ -230,11 +237,16 @@ function drawWidths(g: Geometry, below: (limit: number) => number): number[] {
   });
 }
 
-/** Between 1/8 and 1 and, as rotation demands it, the same for both channels of a rotary pair. */
+/** What an encoder gives channels that the queries do not ask for. */
+const leastWeight = 1e-3;
+
+/** Between 1/8 and 1, for some channels the least that an encoder gives, and the same for both channels of a rotary pair. */
 function drawWeights(g: Geometry, random: () => number): Float64Array {
   const weights = new Float64Array(g.width).fill(1);
   if (!g.weighted) return weights;
-  for (let i = 0; i < g.width; i++) weights[i] = toHalf(2 ** (-3 * random()));
+  // Keys are largest where weights are least: in every other draw all channels have a say.
+  const atLeast = random() < 0.5 ? 0 : 0.1;
+  for (let i = 0; i < g.width; i++) weights[i] = toHalf(random() < atLeast ? leastWeight : 2 ** (-3 * random()));
   for (let head = 0; head < g.kvHeads; head++) {
     for (let j = 0; j < g.rotaryPairs; j++) {
       const [a, b] = pairChannels(g.model.rope, j);

@@ -1,9 +1,10 @@
 import type { Geometry } from '../../dsl/geometry.js';
-import { allocationError, channelPairs, queryWeights, waterFill } from '../reference/index.js';
+import { observedQueries } from '../../dsl/stages/observe.js';
+import { allocationError, bestWidths, channelPairs, lastQueries, queryWeights } from '../reference/index.js';
 import type { ObservedEvidence } from './checkObserved.js';
 import { halfRounding, type Judge, Worst } from './judge.js';
 
-/** Holds the weights of key channels to the prompt's queries, and to the factors that the kernels found for their heads. */
+/** Holds the weights of key channels to the last of the prompt's queries, and to the factors that the kernels found for their heads. */
 export function checkWeights(
   g: Geometry,
   weights: Float64Array,
@@ -11,7 +12,8 @@ export function checkWeights(
   judge: Judge,
 ): void {
   const rounding = new Worst();
-  for (const [channel, exact] of queryWeights(queries, g.kvHeads, g.model.rope, headFactors).entries()) {
+  const last = lastQueries(queries, observedQueries);
+  for (const [channel, exact] of queryWeights(last, g.kvHeads, g.model.rope, headFactors).entries()) {
     const allowed = halfRounding(exact) + 1e-6 * exact;
     rounding.add(Math.abs(weights[channel]! - exact) / allowed, () => `channel ${channel}`);
   }
@@ -36,7 +38,7 @@ export function checkWidths(g: Geometry, bits: readonly number[], eigenvalues: A
     for (let i = 0; i < 16; i++) sum += Math.max(0, eigenvalues[group * 16 + i]!);
     return sum;
   });
-  const least = waterFill(variances, units).error;
+  const least = bestWidths(variances, units).error;
   const excess = allocationError(variances, bits) - least;
   judge.check(`keyWidths ${bits.join()}: error beyond the least`, least > 0 ? excess / least : excess, 1e-6);
 }

@@ -69,7 +69,7 @@ export async function prefillCase(
     }
     await checkReads(cache, [held], { query, seed }, bench);
   } finally {
-    cache.release();
+    await cache.release();
   }
 }
 

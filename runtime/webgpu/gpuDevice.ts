@@ -59,7 +59,8 @@ const FAULT_HINTS: Readonly<Record<string, string>> = {
 
 /**
  * Kernels on a `GPUDevice`, wherever that came from: `webgpu.ts` opens one in Node (Dawn), `navigator.ts` one in a
- * browser. Both call their class `WebGpuDevice`, so that a program differs in what it imports alone.
+ * browser. Both call their class `WebGpuDevice`, so that a program differs only in what it imports, and in that Node's
+ * `generate` has to be told the target: Node generates CUDA too, a browser WGSL alone.
  *
  * @example
  * const device = await WebGpuDevice.open();

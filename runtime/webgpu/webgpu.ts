@@ -37,7 +37,7 @@ export class WebGpuDevice extends GpuDevice {
    *
    * @example
    * const adapter = (await navigator.gpu.requestAdapter())!;
-   * const device = WebGpuDevice.fromGpuDevice(adapter, await adapter.requestDevice());
+   * const device = WebGpuDevice.fromGpuDevice(adapter, await requestGpuDevice(adapter));
    * device.kind; // 'webgpu'
    */
   static fromGpuDevice(adapter: GPUAdapter, device: GPUDevice, options: FromGpuDeviceOptions = {}): WebGpuDevice {

@@ -53,11 +53,16 @@ describe('the bundle of kvforge/browser', () => {
   test('generates in any engine what Node wrote to generated/, byte for byte', async () => {
     const file = join(folder, 'browser.mjs');
     writeFileSync(file, made.text);
-    const { generate, presetModel, shard } = (await import(file)) as typeof import('../../runtime/browser.js');
+    const { generate, presetModel, shard, shardPlus } = (await import(
+      file
+    )) as typeof import('../../runtime/browser.js');
     const present = await presentGoldens();
-    for (const model of ['smollm2-135m', 'llama-3.1-8b'] as const) {
-      const { files, manifest } = await generate(shard, presetModel(model));
-      expectGoldens(present, model, { ...Object.fromEntries(files), 'manifest.json': manifestText(manifest) });
+    for (const scheme of [shard, shardPlus]) {
+      for (const model of ['smollm2-135m', 'llama-3.1-8b'] as const) {
+        const { files, manifest } = await generate(scheme, presetModel(model));
+        const texts = { ...Object.fromEntries(files), 'manifest.json': manifestText(manifest) };
+        expectGoldens(present, `${scheme.name}/${model}`, texts);
+      }
     }
     for (const change of [{ f16: true }, { subgroups: true }, { f16: true, subgroups: true }]) {
       const target = { ...defaultTargets.wgsl, ...change };
@@ -76,13 +81,13 @@ describe('the bundle of kvforge/browser', () => {
   });
 });
 
-/** Compares WGSL kernels and their manifest with those that are checked in. */
+/** Compares WGSL kernels and their manifest with those that are checked in for a scheme and a model, `shard/phi-3-mini`. */
 function expectGoldens(
   present: ReadonlyMap<string, string>,
-  model: string,
+  combination: string,
   texts: Readonly<Record<string, string>>,
 ): void {
-  const folder = `shard/${model}/wgsl/`;
+  const folder = `${combination}/wgsl/`;
   const wanted = [...present].filter(([name]) => name.startsWith(folder));
   expect(Object.keys(texts).sort()).toEqual(wanted.map(([name]) => name.slice(folder.length)).sort());
   const differing = wanted.filter(([name, text]) => texts[name.slice(folder.length)] !== text);
@@ -185,7 +190,10 @@ describe('in headless Chromium', () => {
 
   inBrowser('kernels generated in the page are those that Node wrote to generated/, byte for byte', async () => {
     const present = await presentGoldens();
-    for (const [model, texts] of Object.entries(result.texts)) expectGoldens(present, model, texts);
+    const models = ['smollm2-135m', 'llama-3.1-8b'];
+    const combinations = ['shard', 'shard-plus'].flatMap((scheme) => models.map((model) => `${scheme}/${model}`));
+    expect(Object.keys(result.texts).sort()).toEqual(combinations.sort());
+    for (const [combination, texts] of Object.entries(result.texts)) expectGoldens(present, combination, texts);
   });
 
   inBrowser('a set of kernels is generated within 30 ms', () => {

@@ -13,6 +13,7 @@ import {
   manifestText,
   presetModel,
   shard,
+  shardPlus,
   WebGpuDevice,
 } from '../../runtime/browser.js';
 import {
@@ -40,7 +41,7 @@ interface Conversation {
 /** What the page found, as JSON that a test reads. */
 export interface PageResult {
   readonly description: string;
-  /** By model, then by file name. */
+  /** By scheme and model (`shard/phi-3-mini`), then by file name. */
   readonly texts: Readonly<Record<string, Readonly<Record<string, string>>>>;
   readonly generateMs: Readonly<Record<string, readonly number[]>>;
   readonly compileMs: number;
@@ -100,7 +101,7 @@ async function converse(kernels: LoadedKernels): Promise<Conversation> {
   }
   const output = await cache.attend(query.bits);
   const { decoded, lengths } = await readHeld(cache, 0);
-  cache.release();
+  await cache.release();
   const expected = new Float64Array(output.length);
   for (let head = 0; head < g.heads; head++) {
     const kvHead = Math.floor(head / g.groupSize);
@@ -149,7 +150,12 @@ async function main(): Promise<PageResult> {
   for (const model of models) {
     const [kernels, ms] = await timed(model, 15);
     generateMs[model] = ms;
-    texts[model] = { ...Object.fromEntries(kernels.files), 'manifest.json': manifestText(kernels.manifest) };
+    for (const { geometry, files, manifest } of [kernels, await generate(shardPlus, presetModel(model))]) {
+      texts[`${geometry.scheme.name}/${model}`] = {
+        ...Object.fromEntries(files),
+        'manifest.json': manifestText(manifest),
+      };
+    }
   }
   const device = await WebGpuDevice.open({ poison: true });
   const kernels = await generate(shard, presetModel('smollm2-135m'));

@@ -3,8 +3,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, expect, it } from 'vitest';
-import { deviceFunctions } from '../../codegen/builtins.js';
+import { diskAssets } from '../../codegen/assetsDisk.js';
+import { builtinExports } from '../../codegen/builtinExports.js';
+import { readBuiltins } from '../../codegen/builtins.js';
 import { defaultTargets, generate, manifestText } from '../../codegen/generate.js';
+import { functionLibrary } from '../../codegen/library.js';
+import { packagePath } from '../../codegen/packageRoot.js';
 import {
   defineScheme,
   type f32,
@@ -27,7 +31,7 @@ function schemeWith(device: Partial<ScalarCodec['device']>, source?: string) {
 }
 
 async function outcome(...parts: Parameters<typeof schemeWith>): Promise<string> {
-  return deviceFunctions(schemeWith(...parts)).then(
+  return functionLibrary(schemeWith(...parts), diskAssets).then(
     () => 'ACCEPTED',
     (error: KvforgeError) => `${error.code}: ${error.message}`,
   );
@@ -59,6 +63,13 @@ export function helper(x: f32): f32 {
   'device';
   return x;
 }`;
+
+it('knows every lowered function that its module exports', async () => {
+  for (const { file, name } of await readBuiltins()) {
+    const module = (await import(pathToFileURL(packagePath(file)).href)) as Record<string, unknown>;
+    if (name in module) expect(builtinExports.get(name), `${name} of ${file}`).toBe(module[name]);
+  }
+});
 
 it('takes a function without source only if it is the built-in one itself', async () => {
   expect(await outcome({})).toBe('ACCEPTED');

@@ -113,6 +113,15 @@ describe('what the target has no room for', () => {
 });
 
 describe('what does not exist is refused', () => {
+  it('as a tunable, where the schedule of the target has no use for it', async () => {
+    expect(await outcome(generate(shard, smol, wgsl, { attend: { warps: 4 } }))).toBe(
+      'wrong-use: attend.warps: expected a tunable of attend: tileTokens, got 4. Leave it out for the default.',
+    );
+    expect(await outcome(generate(shard, smol, cuda, { attend: { tileTokens: 16 } }))).toBe(
+      'wrong-use: attend.tileTokens: expected a tunable of attend: coefficientHalves, warps, basisBytes, got 16. Leave it out for the default.',
+    );
+  });
+
   it('as a stage', async () => {
     expect(await outcome(generate(shard, smol, wgsl, { atend: { tileTokens: 8 } }))).toBe(
       'wrong-use: choice.atend: expected a stage of exact, observe, weigh, unrope, gram, basis, allocate, project, values, codebook, unbias, append, copy, decompress, attend, got atend. Name the stage that has the tunable.',

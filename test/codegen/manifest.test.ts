@@ -21,7 +21,9 @@ it('holds as data what a runtime needs besides the texts', async () => {
     const printed = new RegExp(`u32 ${constant} = (\\d+);`).exec(decompress);
     if (printed) expect(Number(printed[1])).toBe(word);
   }
-  expect(decompress).toContain(`u32 AT_STREAM_KEY_NORMS = ${recordIndex('streamKeyNorms')};`);
+  expect(decompress).toContain(
+    `u32 AT_STREAM_KEY_NORMS = ${recordIndex('streamKeyNorms')};  // in the record, first word of streamKeyNorms: f16 [stream][3 KV heads]`,
+  );
   expect(new Set(read.record.entries.map(({ word }) => word)).size).toBe(read.record.entries.length);
   expect(read.record.words).toBe(64);
 

@@ -70,6 +70,48 @@ it('substitutes statics, folds constants and drops dead branches', async () => {
   `);
 });
 
+it('returns a result itself where branches on statics leave one value of it', async () => {
+  const text = `
+function kept(x: f32): f32 {
+  'device';
+  const named = f32(x * 2);
+  return named;
+}
+function fill(table: FixedArray<f32, 2>): f32 {
+  'device';
+  table[0] = 1;
+  return 2;
+}
+function chosen(way: Static<u32>, x: f32, table: FixedArray<f32, 2>): f32 {
+  'device';
+  let result = x;
+  if (way === 1) result = f32(x * 3);
+  if (way === 2) result = f32(result * 3);
+  if (way === 3) {
+    let filled = fill(table);
+    filled = f32(table[0]! + x);
+    return filled;
+  }
+  return result;
+}`;
+  const roots = [0, 1, 2, 3].map((way) => ({ name: 'chosen', statics: { way } }));
+  const functions = await run(text, [{ name: 'kept', statics: {} }, ...roots]);
+  const bodies = functions.map((one) => {
+    const [, ...lines] = printWgsl([one], { f16: false }).trim().split('\n').slice(1, -1);
+    return `${one.emittedName}: ${lines.map((line) => line.trim()).join(' ')}`;
+  });
+  expect(bodies).toMatchInlineSnapshot(`
+    [
+      "kept: let named: f32 = x * 2.0; return named;",
+      "chosen_0: return x;",
+      "chosen_1: return x * 3.0;",
+      "chosen_2: var result: f32 = x; result = result * 3.0; return result;",
+      "fill: (*table)[0u] = 1.0; return 2.0;",
+      "chosen_3: var result: f32 = x; var filled: f32 = fill(table); filled = (*table)[0u] + x; return filled;",
+    ]
+  `);
+});
+
 it('binds tables to WGSL functions, one copy of a function per binding', async () => {
   const functions = await run(decoder, [
     { name: 'decode', statics: { bits: 1, offset: 0 }, lookups: { levels: 'load_keys' } },

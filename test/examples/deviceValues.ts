@@ -12,7 +12,7 @@ const capacity = { sequences: 2, tokens: 256, generated: 64 };
 const filled = KvCache.open(kernels, capacity);
 await filled.prefill(0, { keys, values, tokens: 256 });
 const file = await filled.save();
-filled.release();
+await filled.release();
 
 /** A cache of two sequences, of which the first holds the prompt. Every example that names `cache` gets its own. */
 export async function freshCache(): Promise<KvCache> {

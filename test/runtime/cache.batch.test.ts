@@ -67,7 +67,7 @@ describe.each(devices)('batches on $name', ({ longest, open }) => {
     await check(2);
     // A chunk of a prompt; of 64 sequences it has more work items than one launch takes.
     await check(40, 8);
-    cache.release();
+    await cache.release();
   });
 });
 

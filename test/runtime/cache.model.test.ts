@@ -33,7 +33,7 @@ describe.each(devices)('a cache on $name, $schedule', ({ name, schedule, runs })
         try {
           await fc.asyncModelRun(() => ({ model, real }), list);
         } finally {
-          real.cache.release();
+          await real.cache.release();
         }
         for (const command of list) done.add(/^[a-z ]+/.exec(String(command))![0]);
       }),

@@ -10,7 +10,7 @@ import { LoadedKernels } from '../../runtime/kernels.js';
 import { normalFrom, seededRandom } from '../../runtime/reference/index.js';
 import { halfBits } from '../../runtime/verify/draws.js';
 import { makeCase, openDevice, targetOf } from '../stages/harness.js';
-import { faultOf, generated as generatedNarrow } from './cacheCase.js';
+import { faultOf, generated as generatedNarrow, proxied } from './cacheCase.js';
 
 const tiny = makeCase({
   heads: 2,
@@ -26,17 +26,6 @@ const tiny = makeCase({
 const random = seededRandom(3);
 const halves = (count: number) => halfBits(Float64Array.from({ length: count }, () => normalFrom(random)));
 
-/** The device with some of its members replaced. */
-function proxied(device: Device, own: Partial<Device>): Device {
-  return new Proxy(device, {
-    get(target, name) {
-      if (Object.hasOwn(own, name)) return Reflect.get(own, name);
-      const member: unknown = Reflect.get(target, name);
-      return typeof member === 'function' ? member.bind(target) : member;
-    },
-  });
-}
-
 describe('KvCache', () => {
   let device: Device;
   let kernels: LoadedKernels;
@@ -48,10 +37,10 @@ describe('KvCache', () => {
 
   const open = (sequences: number, generated: number) => KvCache.open(kernels, { sequences, tokens: 64, generated });
 
-  it('allocates what the plan says, for every sequence', () => {
+  it('allocates what the plan says, for every sequence', async () => {
     const cache = open(3, 5);
     expect(cache.bytes).toBe(3 * (cache.layout.bytes + recordBytes));
-    cache.release();
+    await cache.release();
   });
 
   it('refuses numbers that are not finite, with their place', async () => {
@@ -78,7 +67,7 @@ describe('KvCache', () => {
       `"query, layer 0: expected 32 f16 numbers (1 sequences x 1 query tokens x 2 heads x 16 channels) as a Uint16Array, got 7. Pass the bits of the f16 tensor, innermost dimension last."`,
     );
     expect(await cache.lengths(0)).toMatchObject({ promptTokens: 0, middleTokens: 0 });
-    cache.release();
+    await cache.release();
   });
 
   it('refuses a capacity that is none, or past the model', () => {
@@ -115,7 +104,7 @@ describe('KvCache', () => {
     expect(live.size).toBe(before);
     expect(await cache.lengths(0)).toMatchObject({ sinkTokens: 0, middleTokens: 0, windowTokens: 0 });
     expect([...(await cache.attend(halves(2 * 16)))].every((x) => x === 0)).toBe(true);
-    cache.release();
+    await cache.release();
   });
 
   it('appends to every sequence or to none', async () => {
@@ -129,7 +118,7 @@ describe('KvCache', () => {
       `"sequence 1: expected at most 1 tokens in the stream, got 2. Open the cache with more generated tokens; nothing was appended to any sequence."`,
     );
     expect([await cache.lengths(0), await cache.lengths(1)]).toEqual(before);
-    cache.release();
+    await cache.release();
   });
 
   it('takes appends in turn, so that none is dropped behind a full stream', async () => {
@@ -138,7 +127,7 @@ describe('KvCache', () => {
     const settled = await Promise.allSettled(Array.from({ length: 5 }, () => cache.append(halves(16), halves(16))));
     expect(settled.map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected', 'rejected', 'rejected']);
     expect(await cache.lengths(0)).toMatchObject({ streamTokens: 2, refusedTokens: 0 });
-    cache.release();
+    await cache.release();
   });
 
   it('moves a share between caches, and refuses one of another layout', async () => {
@@ -165,8 +154,8 @@ describe('KvCache', () => {
     expect(await lying({ windowStart: Number.NaN })).toMatchInlineSnapshot(
       `"lengths.windowStart: expected a whole number from 0 to 3, got NaN. Pass the lengths that the other cache gave."`,
     );
-    from.release();
-    to.release();
+    await from.release();
+    await to.release();
   });
 
   it('names the layer, the head, the token and the channel of what is not finite', async () => {
@@ -186,7 +175,7 @@ describe('KvCache', () => {
       `"keys, layer 3, KV head 0, token 1, channel 1: expected a finite f16 number, got NaN. Find where the model overflows; nothing was written to the cache."`,
     );
     expect(await cache.lengths(1)).toMatchObject({ windowTokens: 0, promptTokens: 0 });
-    cache.release();
+    await cache.release();
   });
 
   it('refuses what plain JavaScript may leave out or mistake', async () => {
@@ -266,7 +255,7 @@ describe('KvCache', () => {
         "wrong-use: share: expected the bytes that readShare gave, as a Uint8Array, got undefined. Pass it as it was given.",
       ]
     `);
-    cache.release();
+    await cache.release();
   });
 
   it('appends several tokens as it appends them one by one', async () => {
@@ -283,7 +272,7 @@ describe('KvCache', () => {
     }
     await many.append(keys, values, { tokens: 7 });
     expect(await many.save()).toEqual(await one.save());
-    for (const cache of [one, many]) cache.release();
+    for (const cache of [one, many]) await cache.release();
   });
 
   it('lets calls take effect in the order in which they were made', async () => {
@@ -307,7 +296,7 @@ describe('KvCache', () => {
     const expected: unknown[] = [];
     for (const call of calls) expected.push(await call(awaited));
     expect(await Promise.all(calls.map((call) => call(thrown)))).toEqual(expected);
-    for (const cache of [awaited, thrown]) cache.release();
+    for (const cache of [awaited, thrown]) await cache.release();
   });
 
   it('attends in several launches where one takes too few rows', async () => {
@@ -325,7 +314,7 @@ describe('KvCache', () => {
     const first = open(3, 0);
     await first.prefill(1, { keys: halves(40 * 16), values: halves(40 * 16), tokens: 40 });
     const file = await first.save();
-    first.release();
+    await first.release();
     for (const kernelsOfOne of [kernels, own]) {
       const cache = KvCache.open(kernelsOfOne, { sequences: 3, tokens: 64, generated: 0 });
       await cache.load(file);
@@ -337,7 +326,7 @@ describe('KvCache', () => {
           `"splits: expected at most 7 (what one launch of this device takes), got 8. Leave it out for the default."`,
         );
       }
-      cache.release();
+      await cache.release();
     }
     expect(outputs[1]).toEqual(outputs[0]);
   });
@@ -371,7 +360,7 @@ describe('KvCache', () => {
     broken = false;
     expect(await cache.lengths(2)).toMatchObject({ sinkTokens: 0, middleTokens: 0, windowTokens: 0 });
     expect([await cache.decompress(1), await cache.decompress(0)]).toEqual(before);
-    cache.release();
+    await cache.release();
   });
 
   it('plans as few copies as there are sequences without a share of their own', () => {

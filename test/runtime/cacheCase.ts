@@ -65,3 +65,14 @@ export function tokenOf({ tokens }: DecodedTokens, data: Uint16Array, token: num
   }
   return row;
 }
+
+/** The device with some of its members replaced. */
+export function proxied(device: Device, own: Partial<Device>): Device {
+  return new Proxy(device, {
+    get(target, name) {
+      if (Object.hasOwn(own, name)) return Reflect.get(own, name);
+      const member: unknown = Reflect.get(target, name);
+      return typeof member === 'function' ? member.bind(target) : member;
+    },
+  });
+}

@@ -128,7 +128,7 @@ describe('a saved cache', () => {
     const row = 3 * 2 * 16;
     expect((await other.attend(query)).slice(0, row)).toEqual(await saved.attend(query.slice(0, row)));
     if (sequences === 3) expect(await other.save()).toEqual(file);
-    other.release();
+    await other.release();
   });
 
   test.each<[string, CacheCapacity, string]>([
@@ -145,7 +145,7 @@ describe('a saved cache', () => {
     [
       'a shorter stream',
       { ...capacity, generated: 2 },
-      'cache file, sequence 0, lengths.streamTokens: expected a whole number from 0 to 2, got 3. Open the cache with more tokens.',
+      'cache file, sequence 0, lengths.streamTokens: expected a whole number from 0 to 2, got 3. Open the cache with more generated tokens.',
     ],
     [
       'another layer',
@@ -157,7 +157,7 @@ describe('a saved cache', () => {
     const before = await other.save();
     expect(await faultOf(other.load(file))).toBe(message);
     expect(await other.save()).toEqual(before);
-    other.release();
+    await other.release();
   });
 
   test.each([
@@ -166,21 +166,31 @@ describe('a saved cache', () => {
       { scheme: { ...scheme, keys: [unrope(), pca({ rank: 16, bits: 8, group: 16 })] as const }, model },
       'scheme.keys.bits[0][1]: expected 8 (of this cache), got 4',
     ],
-    [
-      'another name',
-      { scheme: { ...scheme, name: 'slow' }, model },
-      'scheme.name: expected "slow" (of this cache), got "quick"',
-    ],
     ['another window', { scheme: { ...scheme, window: 5 }, model }, 'scheme.window: expected 5 (of this cache), got 4'],
     [
       'another model',
-      { scheme, model: { ...model, name: 'wide' } },
-      'model.name: expected "wide" (of this cache), got "narrow"',
+      { scheme, model: { ...model, heads: 4, groupSize: 4 } },
+      'model.heads: expected 4 (of this cache), got 2',
     ],
     [
       'a sliding window',
       { scheme, model: { ...model, kinds: [{ ...model.kinds[0]!, slidingWindow: 8 }] } },
       'layer.slidingWindow: expected 8 (of this cache), got 0',
+    ],
+    [
+      'other stream levels',
+      {
+        scheme: {
+          ...scheme,
+          stream: {
+            ...scheme.stream,
+            levels: (d: number) =>
+              scheme.stream.levels(d).map((level, i, all) => (i === all.length - 1 ? 1.25 : level)),
+          },
+        },
+        model,
+      },
+      `scheme.stream.levels[255]: expected 1.25 (of this cache), got ${Math.fround(scheme.stream.levels(16)[255]!)}`,
     ],
     [
       'other frequencies',
@@ -199,7 +209,40 @@ describe('a saved cache', () => {
     expect(await faultOf(cache.load(file))).toBe(
       `cache file, ${message}. Load it into a cache with the scheme, the model and the layer that it was saved with.`,
     );
-    cache.release();
+    await cache.release();
+  });
+
+  test('loads under other names, and from an engine whose powers end in another digit', async () => {
+    const renamed = { ...model, name: '/models/config.json' };
+    const own = await LoadedKernels.load(
+      device,
+      await generate({ ...scheme, name: 'slow' }, renamed, targetOf(device)),
+    );
+    const cache = KvCache.open(own, capacity);
+    await cache.load(file);
+    expect(await cache.decompress(0)).toEqual(await saved.decompress(0));
+    const identityOf = (bytes: Uint8Array) => JSON.parse(parseSafetensors(bytes).metadata.get('identity')!);
+    const { about, ...meaning } = identityOf(file);
+    expect(about).toEqual({ scheme: 'quick', model: 'narrow' });
+    expect(identityOf(await cache.save())).toEqual({
+      about: { scheme: 'slow', model: '/models/config.json' },
+      ...meaning,
+    });
+    const { frequencies } = meaning.layer.rope;
+    expect(frequencies).toEqual(model.rope.invFreq.map((frequency) => Number(frequency.toPrecision(13))));
+    expect(meaning.scheme.stream.levels.every((level: number) => Math.fround(level) === level)).toBe(true);
+    const withFrequency = (change: (frequency: number) => number) =>
+      rewritten((metadata) => {
+        const rope = { ...meaning.layer.rope, frequencies: frequencies.map(change) };
+        metadata.identity = JSON.stringify({ about, ...meaning, layer: { ...meaning.layer, rope } });
+      });
+    // A digit on which engines differ, rounded to the next of the digits that they share.
+    await cache.load(await withFrequency((frequency) => Number((frequency * (1 + 5e-13)).toPrecision(13))));
+    const away = await withFrequency((frequency) => frequency * (1 + 2e-12));
+    expect(await faultOf(cache.load(away))).toMatch(
+      /^cache file, layer\.rope\.frequencies\[0\]: expected 1 \(of this cache\), got 1\.000000000002\. /,
+    );
+    await cache.release();
   });
 
   test('is refused with any byte changed, or cut short', async () => {
@@ -224,7 +267,7 @@ describe('a saved cache', () => {
       { numRuns: 500 },
     );
     expect(await cache.save()).toEqual(before);
-    cache.release();
+    await cache.release();
   });
 
   test.each<[string, Parameters<typeof rewritten>[0], string]>([
@@ -310,7 +353,7 @@ describe('a saved cache', () => {
     const before = await cache.save();
     expect(await faultOf(cache.load(await rewritten(change)))).toBe(`cache file, ${message}`);
     expect(await cache.save()).toEqual(before);
-    cache.release();
+    await cache.release();
   });
 
   test('keeps widths that a prompt decided, and refuses those that leave the row', async () => {
@@ -352,7 +395,7 @@ describe('a saved cache', () => {
       );
     }
     expect(await cache.save()).toEqual(kept);
-    cache.release();
+    await cache.release();
   });
 });
 
@@ -366,7 +409,7 @@ describe('a cache file', () => {
     const cache = KvCache.open(kernels, capacity);
     await loadCache(cache, path);
     expect(await cache.decompress(0)).toEqual(await saved.decompress(0));
-    cache.release();
+    await cache.release();
   });
 
   test('is refused by its path where it cannot be written or read', async () => {

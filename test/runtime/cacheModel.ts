@@ -238,7 +238,7 @@ class SaveLoad implements Command {
   check = () => true;
   async run(model: Model, real: Real): Promise<void> {
     const file = await real.cache.save();
-    real.cache.release();
+    await real.cache.release();
     model.tokens += this.moreTokens;
     real.cache = real.open(model.sequences.length, model.tokens, model.generated);
     await real.cache.load(file);

@@ -44,6 +44,6 @@ export async function heldOutError(
       visible: visible.slice(seen),
     });
   } finally {
-    cache.release();
+    await cache.release();
   }
 }

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
-import { allocationError, errorBound, seededRandom, waterFill } from '../../runtime/reference/index.js';
+import { allocationError, bestWidths, errorBound, seededRandom } from '../../runtime/reference/index.js';
 import { strayWrites, untouched } from '../../runtime/verify/draws.js';
 import {
   asWords,
@@ -104,7 +104,7 @@ describe.each(deviceNames)('allocated widths on %s', (deviceName) => {
             values.slice(group * 16, (group + 1) * 16).reduce((sum, value) => sum + Math.max(0, value), 0),
           );
           const error = allocationError(variances, bits);
-          expect(error).toBeLessThanOrEqual(waterFill(variances, units).error * (1 + 1e-6));
+          expect(error).toBeLessThanOrEqual(bestWidths(variances, units).error * (1 + 1e-6));
           expect(error).toBeGreaterThanOrEqual(errorBound(variances, units) * (1 - 1e-9));
           // Where bits buy nothing, none are spent.
           for (const [group, variance] of variances.entries()) if (variance === 0) expect(bits[group]).toBe(0);

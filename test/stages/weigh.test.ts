@@ -1,9 +1,10 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { recordIndex } from '../../codegen/plan/layout.js';
+import { observedQueries } from '../../dsl/stages/observe.js';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
-import { channelPairs, emptyTensor, queryWeights } from '../../runtime/reference/index.js';
+import { channelPairs, emptyTensor, lastQueries, queryWeights, vectorAt } from '../../runtime/reference/index.js';
 import {
   draws,
   halfBits,
@@ -28,7 +29,6 @@ import {
   runKernel,
 } from './harness.js';
 
-const TILE = 32;
 const weighted = cases.filter((one) => geometry(one).weighted);
 /** A hundred draws a backend, however many of the cases are weighted. */
 const RUNS = Math.ceil(100 / weighted.length);
@@ -48,46 +48,46 @@ describe.each(deviceNames)('weights of keys on %s', (deviceName) => {
       kernels = await load(device, drawnCase, ['weigh_queries', 'weigh_finish']);
     }, 60_000);
 
-    test('are the root mean squares of the queries, pair by pair, above zero', async () => {
-      const lengthsFromOne = lengths(TILE, 70).map((tokens) => Math.max(1, tokens));
+    test('are the root mean squares of the last queries, pair by pair, above zero', async () => {
+      const lengthsFromOne = lengths(observedQueries, 70).map((tokens) => Math.max(1, tokens));
       await fc.assert(
         fc.asyncProperty(draws(lengthsFromOne), async ({ tokens: queryTokens, kind, seed }) => {
           const { layout, record } = promptSetting(g, g.scheme.sinks + 1 + g.scheme.window);
           record[recordIndex('queryTokens')] = queryTokens;
           const queries = halfBits(numbers({ kind, seed }, g.heads * queryTokens, g.headDim));
-          const exact = { ...emptyTensor(g.heads, queryTokens, g.headDim), data: halfValues(queries) };
-          const tiles = Math.ceil(queryTokens / TILE);
+          const given = { ...emptyTensor(g.heads, queryTokens, g.headDim), data: halfValues(queries) };
+          const exact = lastQueries(given, observedQueries);
           // One head at least has the factor 1, another may have next to none.
           const headFactors = Float32Array.from({ length: g.kvHeads }, (_, head) => (head === 0 ? 1 : (seed % 5) / 4));
           const summed = await runKernel(
             kernels,
             'weigh_queries',
-            { queryTokens },
-            { sequence: record, queries, partial_squares: { bytes: tiles * g.kvHeads * g.pairs * 4 } },
+            {},
+            { sequence: record, queries, squares: { bytes: g.kvHeads * g.pairs * 4 } },
           );
-          const partial = asFloats(summed.partial_squares!);
+          const squares = asFloats(summed.squares!);
           const finished = await runKernel(
             kernels,
             'weigh_finish',
             {},
             {
               sequence: record,
-              partial_squares: partial,
+              squares,
               head_factors: headFactors,
               cache: new Uint8Array(layout.bytes).fill(untouched),
               weights: { bytes: g.width * 4 },
             },
           );
 
-          const sums = new Float64Array(partial.length);
+          const sums = new Float64Array(squares.length);
           for (let head = 0; head < g.heads; head++) {
-            for (let token = 0; token < queryTokens; token++) {
-              const from = (Math.floor(token / TILE) * g.kvHeads + Math.floor(head / g.groupSize)) * g.pairs;
-              const query = exact.data.subarray((head * queryTokens + token) * g.headDim);
+            for (let token = 0; token < exact.tokens; token++) {
+              const from = Math.floor(head / g.groupSize) * g.pairs;
+              const query = vectorAt(exact, head, token);
               for (const [pair, [a, b]] of pairs.entries()) sums[from + pair]! += query[a]! ** 2 + query[b]! ** 2;
             }
           }
-          expect(worstOf(sums.map((sum, at) => Math.abs(partial[at]! - sum) / (2e-5 * sum || 1e-30)))).toBeLessThan(1);
+          expect(worstOf(sums.map((sum, at) => Math.abs(squares[at]! - sum) / (2e-5 * sum || 1e-30)))).toBeLessThan(1);
 
           const weights = asFloats(finished.weights!);
           const errors = queryWeights(exact, g.kvHeads, g.model.rope, headFactors).map((weight, channel) => {

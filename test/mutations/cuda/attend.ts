@@ -31,10 +31,10 @@ export const attendSuspects: readonly Suspect[] = [
       ),
       changed('every block merges', 'if (finished < own.splits) return;', '', 'unwritten'),
       changed('old sums not rescaled', 'float sum = accumulated[h] * shrink;', 'float sum = accumulated[h];'),
-      changed('a maximum of zero to start from', 'maxima[h] = EMPTY;', 'maxima[h] = 1e4f;'),
+      changed('a maximum of zero to start from', 'maxima[h] = MASKED;', 'maxima[h] = 1e4f;'),
       changed(
         'tokens past the end weighed',
-        'token + k < count ? score_exponent(score * SCORE_SCALE) : EMPTY',
+        'token + k < count ? score_exponent(score * SCORE_SCALE) : MASKED',
         'score_exponent(score * SCORE_SCALE)',
       ),
       changed('angles past the tables', 'min(first + q * 4 + k, last - 1)', 'first + q * 4 + k', 'outside'),
@@ -66,8 +66,8 @@ export const attendSuspects: readonly Suspect[] = [
       changed('the cap forgotten', 'SCORE_CAP * tanhf(scaled)', 'SCORE_CAP * scaled'),
       changed(
         'tokens past the end capped too',
-        'token + k < count ? score_exponent(score * SCORE_SCALE) : EMPTY',
-        'score_exponent(token + k < count ? score * SCORE_SCALE : EMPTY)',
+        'token + k < count ? score_exponent(score * SCORE_SCALE) : MASKED',
+        'score_exponent(token + k < count ? score * SCORE_SCALE : MASKED)',
       ),
       changed('the weight not divided out', 'first_inverse = 1.0f / half_at', 'first_inverse = half_at'),
       changed('widths of the wrong group', '[record[AT_KEY_WIDTHS] + group];', '[record[AT_KEY_WIDTHS]];', 'shift'),

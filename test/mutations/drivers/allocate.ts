@@ -1,5 +1,5 @@
 import type { LoadedKernels } from '../../../runtime/kernels.js';
-import { allocationError, waterFill } from '../../../runtime/reference/index.js';
+import { allocationError, bestWidths } from '../../../runtime/reference/index.js';
 import type { Judge } from '../../../runtime/verify/judge.js';
 import { asWords, runKernel } from '../../../runtime/verify/run.js';
 import { middleSetting, writtenParts } from './setting.js';
@@ -39,7 +39,7 @@ export async function driveAllocate(kernels: LoadedKernels, judge: Judge): Promi
     const variances = Array.from({ length: g.allocatedGroups }, (_, group) =>
       values.slice(group * 16, (group + 1) * 16).reduce((sum, value) => sum + value, 0),
     );
-    const least = waterFill(variances, units).error;
+    const least = bestWidths(variances, units).error;
     judge.check(`spectrum ${index}, expected error`, allocationError(variances, bits), least * (1 + 1e-6));
     const wasted = bits.filter((width, group) => width > 0 && variances[group] === 0).length;
     judge.check(`spectrum ${index}, groups with bits and nothing to code`, wasted, 0);

@@ -75,7 +75,7 @@ export async function driveAppend(kernels: LoadedKernels, judge: Judge): Promise
       refusedTokens: refused ? 1 : 0,
     };
     for (const [name, length] of Object.entries(wanted)) {
-      const actual = lengths[name as keyof typeof wanted];
+      const actual = lengths[name as keyof typeof wanted] ?? Number.NaN;
       judge.check(`sequence ${sequence}, ${name}`, Math.abs(actual - length), 0);
     }
     if (refused) continue;

@@ -1,14 +1,13 @@
 import { recordIndex } from '../../../codegen/plan/layout.js';
+import { observedQueries } from '../../../dsl/stages/observe.js';
 import type { LoadedKernels } from '../../../runtime/kernels.js';
-import { channelPairs, emptyTensor, queryWeights } from '../../../runtime/reference/index.js';
+import { channelPairs, emptyTensor, lastQueries, queryWeights, vectorAt } from '../../../runtime/reference/index.js';
 import { halfBits, halfValues, largestOf, numbers, worstDifference } from '../../../runtime/verify/draws.js';
 import { halfRounding, type Judge, Worst } from '../../../runtime/verify/judge.js';
 import { asFloats, asHalfBits, runKernel } from '../../../runtime/verify/run.js';
 import { middleSetting, writtenParts } from './setting.js';
 
-const TILE = 32;
-
-/** Two tiles of query tokens with a tail, one token, and queries that ask for nothing. */
+/** More query tokens than are observed, one token, and queries that ask for nothing. */
 const queryCases = [
   [37, 'normal'],
   [1, 'normal'],
@@ -22,14 +21,16 @@ function drawQueries(kernels: LoadedKernels, [tokens, kind]: (typeof queryCases)
   // Some channels ask for so little that only the floor keeps their weight.
   const drawn = numbers({ kind, seed: 27 }, g.heads * tokens, g.headDim).map((x, i) => (i % 8 >= 6 ? x * 1e-5 : x));
   const bits = halfBits(drawn);
-  const queries = { ...emptyTensor(g.heads, tokens, g.headDim), data: halfValues(bits) };
+  const given = { ...emptyTensor(g.heads, tokens, g.headDim), data: halfValues(bits) };
+  const queries = lastQueries(given, observedQueries);
   const pairs = channelPairs(g.model.rope, g.headDim);
-  const squares = new Float64Array(Math.ceil(tokens / TILE) * g.kvHeads * g.pairs);
-  for (let row = 0; row < g.heads * tokens; row++) {
-    const [head, token] = [Math.floor(row / tokens), row % tokens];
-    const first = (Math.floor(token / TILE) * g.kvHeads + Math.floor(head / g.groupSize)) * g.pairs;
-    const query = queries.data.subarray(row * g.headDim);
-    for (const [pair, [a, b]] of pairs.entries()) squares[first + pair]! += query[a]! ** 2 + query[b]! ** 2;
+  const squares = new Float64Array(g.kvHeads * g.pairs);
+  for (let head = 0; head < g.heads; head++) {
+    const first = Math.floor(head / g.groupSize) * g.pairs;
+    for (let token = 0; token < queries.tokens; token++) {
+      const query = vectorAt(queries, head, token);
+      for (const [pair, [a, b]] of pairs.entries()) squares[first + pair]! += query[a]! ** 2 + query[b]! ** 2;
+    }
   }
   return { tokens, record, layout, cache, bits, queries, squares };
 }
@@ -40,10 +41,10 @@ export async function driveQueries(kernels: LoadedKernels, judge: Judge): Promis
     const outputs = await runKernel(
       kernels,
       'weigh_queries',
-      { queryTokens: tokens },
-      { sequence: record, queries: bits, partial_squares: { bytes: squares.length * 4 } },
+      {},
+      { sequence: record, queries: bits, squares: { bytes: squares.length * 4 } },
     );
-    const { at, by } = worstDifference(asFloats(outputs.partial_squares!), squares);
+    const { at, by } = worstDifference(asFloats(outputs.squares!), squares);
     judge.check(`squares of ${tokens} tokens, entry ${at}`, by, 1e-5 * largestOf(squares));
   }
 }
@@ -59,7 +60,7 @@ export async function driveWeights(kernels: LoadedKernels, judge: Judge): Promis
       {},
       {
         sequence: record,
-        partial_squares: Float32Array.from(squares),
+        squares: Float32Array.from(squares),
         head_factors: factors,
         cache,
         weights: { bytes: g.width * 4 },

@@ -10,7 +10,8 @@ export const weighSuspects: readonly Suspect[] = [
     entry: 'weigh_queries',
     drive: driveQueries,
     mutants: [
-      changed('heads of the wrong group', 'block.y * GROUP_SIZE + member', 'block.y + member'),
+      changed('heads of the wrong group', 'block.x * GROUP_SIZE + member', 'block.x + member'),
+      changed('all queries, not the last', 'token = given - observed;', 'token = 0u;'),
       changed('one channel of a pair', 'dot(pair, pair)', 'pair.x * pair.x'),
     ],
   },
@@ -19,7 +20,7 @@ export const weighSuspects: readonly Suspect[] = [
     entry: 'weigh_finish',
     drive: driveWeights,
     mutants: [
-      changed('squares, not their root', 'sqrt(sum / count)', 'sum / count'),
+      changed('squares, not their root', 'sqrt(squares[i] / count)', 'squares[i] / count'),
       changed('no floor', 'max(root_mean_square / largest, 0.001)', 'root_mean_square / largest'),
     ],
   },

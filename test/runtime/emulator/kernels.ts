@@ -12,7 +12,7 @@ interface Shape {
 export function kernel(entry: string, parameters: readonly string[], body: string, shape: Shape = {}): KernelText {
   const bindings = parameters.map((parameter) => {
     const [, constant, element, name] = /^(const )?(\w+) (\w+)$/.exec(parameter)!;
-    return { constant: constant !== undefined, element: element as 'u32' | 'i32' | 'f32', name: name! };
+    return { constant: constant !== undefined, element: element!, name: name! };
   });
   const pointers = bindings.map(
     ({ constant, element, name }) =>
@@ -27,7 +27,7 @@ export function kernel(entry: string, parameters: readonly string[], body: strin
       bindings: bindings.map(({ constant, element, name }) => ({
         name,
         access: constant ? 'read' : 'read_write',
-        element,
+        element: element === 'f32' ? 'f32' : 'u32',
         holds: 'words',
       })),
       threads: shape.threads ?? 32,

@@ -10,12 +10,18 @@ import {
   encodeShard,
   type HeadTensor,
   identityScore,
+  lastQueries,
+  meanOf,
   normalFrom,
+  observe,
+  observedWeights,
+  queryWeights,
   rotate,
   type ShardOptions,
   type ShardParts,
   seededRandom,
   toHalf,
+  unrotatedRows,
   vectorAt,
 } from '../../../runtime/reference/index.js';
 import { parseSafetensors, tensorValues } from '../../../runtime/safetensors.js';
@@ -155,6 +161,38 @@ describe('encodeShard then decodeShard', () => {
       ),
       { numRuns: 60 },
     );
+  });
+});
+
+describe('encodeShard with queries', () => {
+  const cache = randomCache(80);
+  const queries = randomTensor(4, 40, 8, 9);
+
+  test('observes the last 32 of them', () => {
+    const last = lastQueries(queries, 32);
+    expect(encodeShard(cache, small, { ...options, queries })).toEqual(
+      encodeShard(cache, small, { ...options, queries: last }),
+    );
+    expect(encodeShard(cache, small, { ...options, queries }).middle.weights).not.toEqual(
+      encodeShard(cache, small, { ...options, queries: lastQueries(queries, 31) }).middle.weights,
+    );
+  });
+
+  test("gives them the layer's sight", () => {
+    const sliding = { rope: small.rope, slidingWindow: 12 };
+    const model: ModelShape = { ...small, layers: 2, kinds: [...small.kinds, sliding], layerKinds: [0, 1] };
+    const last = lastQueries(queries, 32);
+    const [sinks, count] = [4, 68];
+    for (const [layer, slidingWindow] of [undefined, 12].entries()) {
+      const { middle } = encodeShard(cache, model, { ...options, queries, layer });
+      const sums = observe({ ...cache, queries: last }, { scale: small.scoreScale, slidingWindow }, sinks, count);
+      const { tokens, heads } = observedWeights(sums);
+      const rows = unrotatedRows(cache.keys, sinks, count, small.rope);
+      expect(middle.mean).toEqual(meanOf(rows, tokens).map(toHalf));
+      expect(middle.weights).toEqual(queryWeights(last, 2, small.rope, heads).map(toHalf));
+    }
+    const [full, narrow] = [0, 1].map((layer) => encodeShard(cache, model, { ...options, queries, layer }).middle.mean);
+    expect(narrow).not.toEqual(full);
   });
 });
 

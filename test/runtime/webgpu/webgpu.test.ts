@@ -207,16 +207,6 @@ test('two parts of one buffer: two writers may share it, a reader and a writer m
   );
 });
 
-test('a binding must hold one element', async () => {
-  const bindings = [{ name: 'output', access: 'read_write', element: 'vec4u', holds: 'vectors' }] as const;
-  const source = `${OUTPUT.replace('<u32>', '<vec4u>')}\n@compute @workgroup_size(1) fn main() { output[0] = vec4u(1); }`;
-  const text = kernelOf(source, { bindings });
-  expect(await faultOf(() => runOnce(device, text, 2))).toBe(
-    'wrong-use: main.output: expected at least 16 bytes (one vec4u), got 8. Bind room for one element or more.',
-  );
-  expect(await runOnce(device, text, 4)).toEqual([1, 1, 1, 1]);
-});
-
 test('a block may use all the workgroup memory of the limits, which starts as zeros and compiles fast', async () => {
   const count = device.limits.sharedBytes / 4;
   const source = `${OUTPUT}

@@ -8,7 +8,7 @@
 #include "prelude.cuh"
 
 constexpr u32 KV_HEADS = 8;  // KV heads
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
 
 // dsl/codecs/observedWeights.ts:12 tokenWeight

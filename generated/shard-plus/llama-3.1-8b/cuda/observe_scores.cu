@@ -9,8 +9,8 @@
 
 constexpr u32 HEAD_DIM = 128;  // channels of a head
 constexpr u32 GROUP_SIZE = 4;  // query heads that share a KV head
-constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
-constexpr u32 AT_QUERY_TOKENS = 9;  // record: queries that came with the prompt, of its last tokens
+constexpr u32 AT_PROMPT_TOKENS = 5;  // in the record, tokens of the prompt in the input of the encode stages
+constexpr u32 AT_QUERY_TOKENS = 9;  // in the record, queries that came with the prompt, of its last tokens
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 constexpr u32 TOKEN_STRIDE = 65;  // words from one token of a tile to the next; odd, to spread them over the banks
@@ -18,6 +18,9 @@ constexpr u32 OBSERVED_QUERIES = 32;  // queries that are observed, at most: the
 constexpr float SCORE_SCALE = 0.127517432f;  // what q.k is multiplied with first
 
 constexpr u32 HEAD_WORDS = HEAD_DIM / 2;
+
+// The exponent of a token that is not seen: below every other, and finite, so that differences stay numbers.
+constexpr float MASKED = -1e30f;
 
 // The base-2 exponent of a token's weight, from its scaled score.
 __device__ __forceinline__ float score_exponent(float scaled) { return scaled; }

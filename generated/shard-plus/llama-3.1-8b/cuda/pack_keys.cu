@@ -10,9 +10,9 @@
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 ALLOCATED_GROUPS = 12;  // groups of 16 components with widths of their own
 constexpr u32 KEY_ROW_WORDS = 24;  // words of one token's key fields
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_KEY_CODES = 14;  // record: where 0- to 8-bit fields [middle][192 components] begins
-constexpr u32 AT_KEY_WIDTHS = 26;  // record: where u32 [12 groups of 16 components]: first bit in the row * 16 + bits a component begins
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_KEY_CODES = 14;  // in the record, first word of keyCodes: 0- to 8-bit fields [middle][192 components]
+constexpr u32 AT_KEY_WIDTHS = 26;  // in the record, first word of keyWidths: u32 [12 groups of 16 components]: first bit in the row * 16 + bits a component
 constexpr u32 THREADS = 128;  // threads of a block
 
 // dsl/codecs/midRise.ts:24 midRiseField

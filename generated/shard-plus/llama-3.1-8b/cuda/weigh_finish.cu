@@ -3,7 +3,6 @@
 // keys:   unrope, pca(rank 192, 768 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 32
 
 #include "prelude.cuh"
 
@@ -12,23 +11,21 @@ constexpr u32 PAIRS = 64;  // pairs of channels of a head; those past the rotary
 constexpr u32 KV_HEADS = 8;  // KV heads
 constexpr u32 GROUP_SIZE = 4;  // query heads that share a KV head
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
-constexpr u32 AT_QUERY_TOKENS = 9;  // record: queries that came with the prompt, of its last tokens
-constexpr u32 AT_KEY_WEIGHTS = 27;  // record: where f16 [1024 channels], above 0: keys are coded times this begins
+constexpr u32 AT_QUERY_TOKENS = 9;  // in the record, queries that came with the prompt, of its last tokens
+constexpr u32 AT_KEY_WEIGHTS = 27;  // in the record, first word of keyWeights: f16 [1024 channels], above 0: keys are coded times this
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
+constexpr u32 OBSERVED_QUERIES = 32;  // queries that are observed, at most: the last ones given
 
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 64, pairs = 64, interleaved = 0
 // The first channel of a pair.
 __device__ __forceinline__ u32 first_of_pair_64_64_0(u32 pair) {
-  u32 channel = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 64, pairs = 64, interleaved = 0
 // The second channel of a pair.
 __device__ __forceinline__ u32 second_of_pair_64_64_0(u32 pair) {
-  u32 channel = pair + 64u;
-  return channel;
+  return pair + 64u;
 }
 
 // dsl/codecs/pca.ts:109 pairWeight
@@ -74,21 +71,18 @@ __device__ __forceinline__ float block_max(float value, float (&scratch)[THREADS
 // One block. `weights` holds root mean squares first, each written and read by the thread that owns the pair.
 extern "C" __global__ void __launch_bounds__(256) weigh_finish(
     const u32* __restrict__ sequence,  // record of this sequence: lengths, then part offsets in words
-    const float* __restrict__ partial_squares,  // [tiles][8 KV heads][64 pairs]
+    const float* __restrict__ squares,  // [8 KV heads][64 pairs]
     const float* __restrict__ head_factors,  // [8 KV heads]
     u32* cache,  // all compressed parts of all sequences; offsets come from the record
     float* weights  // [1024], rounded to f16
 ) {
   __shared__ float scratch[THREADS];
-  const u32 tokens = sequence[AT_QUERY_TOKENS];
-  const u32 tiles = (tokens + TILE_TOKENS - 1) / TILE_TOKENS;
+  const u32 observed = min(sequence[AT_QUERY_TOKENS], OBSERVED_QUERIES);
   // Two squares a pair.
-  const float count = static_cast<float>(GROUP_SIZE * 2) * static_cast<float>(tokens > 0 ? tokens : 1u);
+  const float count = static_cast<float>(GROUP_SIZE * 2) * static_cast<float>(observed > 0 ? observed : 1u);
   float largest = 0.0f;
   for (u32 i = threadIdx.x; i < KV_HEADS * PAIRS; i += THREADS) {
-    float sum = 0.0f;
-    for (u32 tile = 0; tile < tiles; ++tile) sum += partial_squares[tile * KV_HEADS * PAIRS + i];
-    const float root = sqrtf(sum / count) * head_factors[i / PAIRS];
+    const float root = sqrtf(squares[i] / count) * head_factors[i / PAIRS];
     weights[i / PAIRS * HEAD_DIM + first_of_pair_64_64_0(i % PAIRS)] = root;
     largest = fmaxf(largest, root);
   }

@@ -8,8 +8,8 @@
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const RANK = 192u;  // components of a key
 const RANK_WORDS = 48u;  // words of a basis row, four int8 columns each
-const AT_KEY_BASIS = 16u;  // record: where i8 [1024 channels][192 components] begins
-const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [192 components] begins
+const AT_KEY_BASIS = 16u;  // in the record, first word of keyBasis: i8 [1024 channels][192 components]
+const AT_KEY_BASIS_SCALES = 17u;  // in the record, first word of keyBasisScales: f16 [192 components]
 const THREADS = 256u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

@@ -6,7 +6,7 @@
 // tunables: tileTokens = 32
 
 const KV_HEADS = 8u;  // KV heads
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

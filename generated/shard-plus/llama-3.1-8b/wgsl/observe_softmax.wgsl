@@ -7,9 +7,9 @@
 
 const HEAD_DIM = 128u;  // channels of a head
 const GROUP_SIZE = 4u;  // query heads that share a KV head
-const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
-const AT_SLIDING_WINDOW = 8u;  // record: tokens that a query sees, itself included; 0 for all
-const AT_QUERY_TOKENS = 9u;  // record: queries that came with the prompt, of its last tokens
+const AT_PROMPT_TOKENS = 5u;  // in the record, tokens of the prompt in the input of the encode stages
+const AT_SLIDING_WINDOW = 8u;  // in the record, tokens that a query sees, itself included; 0 for all
+const AT_QUERY_TOKENS = 9u;  // in the record, queries that came with the prompt, of its last tokens
 const THREADS = 256u;  // threads of a block
 const OBSERVED_QUERIES = 32u;  // queries that are observed, at most: the last ones given
 const SLICES = 4u;  // threads that share one sum

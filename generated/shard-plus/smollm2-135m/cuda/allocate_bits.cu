@@ -7,7 +7,7 @@
 #include "prelude.cuh"
 
 constexpr u32 ALLOCATED_GROUPS = 2;  // groups of 16 components with widths of their own
-constexpr u32 AT_KEY_WIDTHS = 26;  // record: where u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component begins
+constexpr u32 AT_KEY_WIDTHS = 26;  // in the record, first word of keyWidths: u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component
 constexpr u32 THREADS = 32;  // threads of a block
 constexpr u32 UNITS = 8;  // units of 16 bits in the budget of a token
 constexpr u32 WIDTH_CHOICES = 8;  // widths that a group of components may have
@@ -18,24 +18,15 @@ __device__ __forceinline__ u32 mid_rise_width(u32 choice) {
   return choice < 7u ? choice : 8u;
 }
 
-// dsl/codecs/midRise.ts:47 midRiseDistortion
+// dsl/codecs/midRise.ts:52 midRiseDistortion
 // The share of a component's variance that is left as error at a width, for normal coefficients; 7 bits are never given.
 __device__ __forceinline__ float mid_rise_distortion(u32 bits) {
   float left = 1.0f;
   if (bits == 1u) {
-    left = 0.3634f;
-  } else if (bits == 2u) {
-    left = 0.1175f;
-  } else if (bits == 3u) {
-    left = 0.03454f;
-  } else if (bits == 4u) {
-    left = 0.009497f;
-  } else if (bits == 5u) {
-    left = 0.002499f;
-  } else if (bits == 6u) {
-    left = 0.000642f;
-  } else if (bits > 6u) {
-    left = 0.00004f;
+    left = 0.3633802f;
+  } else if (bits > 1u) {
+    const float step = 7.4f / float(1u << bits);
+    left = step * step / 12.0f;
   }
   return left;
 }

@@ -11,9 +11,9 @@ constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
 constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
 constexpr u32 VALUE_ROW_WORDS = 12;  // words of one token's value indices, four each
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_VALUE_CODES = 19;  // record: where u8 [middle][48 vectors] begins
-constexpr u32 AT_CODEBOOK = 20;  // record: where f16 [256 entries][4] begins
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_VALUE_CODES = 19;  // in the record, first word of valueCodes: u8 [middle][48 vectors]
+constexpr u32 AT_CODEBOOK = 20;  // in the record, first word of codebook: f16 [256 entries][4]
 constexpr u32 THREADS = 128;  // threads of a block
 
 __device__ __forceinline__ float vector_dot(float2 a, float2 b) { return a.x * b.x + a.y * b.y; }

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: coefficientHalves = 2, tileTokens = 16, warps = 4, basisBytes = 2
+// tunables: coefficientHalves = 2, warps = 4, basisBytes = 2
 
 #include "prelude.cuh"
 
@@ -29,38 +29,39 @@ constexpr u32 ANGLE_TILE = 64;  // rows of the fine angle table
 constexpr u32 FINE_ANGLES = 256;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
 constexpr u32 COARSE_ANGLES = 4352;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
 constexpr u32 RECORD_WORDS = 64;  // words of a sequence record
-constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_STREAM_TOKENS = 2;  // record: generated tokens that left the window
-constexpr u32 AT_WINDOW_TOKENS = 3;  // record: exact tokens in the ring
-constexpr u32 AT_WINDOW_START = 4;  // record: slot of the ring's oldest token
-constexpr u32 AT_SLIDING_WINDOW = 8;  // record: tokens that a query sees, itself included; 0 for all
-constexpr u32 AT_SINK_KEYS = 10;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
-constexpr u32 AT_SINK_VALUES = 11;  // record: where f16 [sinks][3 KV heads][64] begins
-constexpr u32 AT_WINDOW_KEYS = 12;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-constexpr u32 AT_WINDOW_VALUES = 13;  // record: where f16 ring [window][3 KV heads][64] begins
-constexpr u32 AT_KEY_CODES = 14;  // record: where 0- to 8-bit fields [middle][32 components] begins
-constexpr u32 AT_KEY_SCALES = 15;  // record: where f16 [32 components] begins
-constexpr u32 AT_KEY_BASIS = 16;  // record: where i8 [192 channels][32 components] begins
-constexpr u32 AT_KEY_BASIS_SCALES = 17;  // record: where f16 [32 components] begins
-constexpr u32 AT_KEY_MEAN = 18;  // record: where f16 [192 channels], before RoPE begins
-constexpr u32 AT_VALUE_CODES = 19;  // record: where u8 [middle][48 vectors] begins
-constexpr u32 AT_CODEBOOK = 20;  // record: where f16 [256 entries][4] begins
-constexpr u32 AT_CHANNEL_MAX = 21;  // record: where f16 [3 KV heads][64], after Hadamard begins
-constexpr u32 AT_STREAM_KEY_CODES = 22;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
-constexpr u32 AT_STREAM_KEY_NORMS = 23;  // record: where f16 [stream][3 KV heads] begins
-constexpr u32 AT_STREAM_VALUE_CODES = 24;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
-constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // record: where f16 [stream][3 KV heads] begins
-constexpr u32 AT_KEY_WIDTHS = 26;  // record: where u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component begins
-constexpr u32 AT_KEY_WEIGHTS = 27;  // record: where f16 [192 channels], above 0: keys are coded times this begins
+constexpr u32 AT_SINK_TOKENS = 0;  // in the record, exact tokens at the start
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_STREAM_TOKENS = 2;  // in the record, generated tokens that left the window
+constexpr u32 AT_WINDOW_TOKENS = 3;  // in the record, exact tokens in the ring
+constexpr u32 AT_WINDOW_START = 4;  // in the record, slot of the ring's oldest token
+constexpr u32 AT_SLIDING_WINDOW = 8;  // in the record, tokens that a query sees, itself included; 0 for all
+constexpr u32 AT_SINK_KEYS = 10;  // in the record, first word of sinkKeys: f16 [sinks][3 KV heads][64], after RoPE
+constexpr u32 AT_SINK_VALUES = 11;  // in the record, first word of sinkValues: f16 [sinks][3 KV heads][64]
+constexpr u32 AT_WINDOW_KEYS = 12;  // in the record, first word of windowKeys: f16 ring [window][3 KV heads][64], after RoPE
+constexpr u32 AT_WINDOW_VALUES = 13;  // in the record, first word of windowValues: f16 ring [window][3 KV heads][64]
+constexpr u32 AT_KEY_CODES = 14;  // in the record, first word of keyCodes: 0- to 8-bit fields [middle][32 components]
+constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f16 [32 components]
+constexpr u32 AT_KEY_BASIS = 16;  // in the record, first word of keyBasis: i8 [192 channels][32 components]
+constexpr u32 AT_KEY_BASIS_SCALES = 17;  // in the record, first word of keyBasisScales: f16 [32 components]
+constexpr u32 AT_KEY_MEAN = 18;  // in the record, first word of keyMean: f16 [192 channels], before RoPE
+constexpr u32 AT_VALUE_CODES = 19;  // in the record, first word of valueCodes: u8 [middle][48 vectors]
+constexpr u32 AT_CODEBOOK = 20;  // in the record, first word of codebook: f16 [256 entries][4]
+constexpr u32 AT_CHANNEL_MAX = 21;  // in the record, first word of channelMax: f16 [3 KV heads][64], after Hadamard
+constexpr u32 AT_STREAM_KEY_CODES = 22;  // in the record, first word of streamKeyCodes: 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard
+constexpr u32 AT_STREAM_KEY_NORMS = 23;  // in the record, first word of streamKeyNorms: f16 [stream][3 KV heads]
+constexpr u32 AT_STREAM_VALUE_CODES = 24;  // in the record, first word of streamValueCodes: 8-bit fields [stream][3 KV heads][64], after Hadamard
+constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // in the record, first word of streamValueNorms: f16 [stream][3 KV heads]
+constexpr u32 AT_KEY_WIDTHS = 26;  // in the record, first word of keyWidths: u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component
+constexpr u32 AT_KEY_WEIGHTS = 27;  // in the record, first word of keyWeights: f16 [192 channels], above 0: keys are coded times this
 constexpr u32 THREADS = 128;  // threads of a block
 constexpr u32 WARPS = 4;  // warps of a block
-constexpr u32 WORK_ITEM_WORDS = 6;  // words of a work item
-constexpr u32 PARTIAL_WORDS = 396;  // numbers of one partial result
-constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
 constexpr u32 COEFFICIENT_HALVES = 2;  // f16 numbers whose sum is a coefficient
 constexpr u32 BASIS_BYTES = 2;  // bytes of a basis entry in shared memory: half or int8
 constexpr u32 PASS_TILES = 4;  // pairs of 8-channel tiles that a warp rebuilds at a time
+constexpr u32 SHARED_BYTES = 21136;  // shared memory that a launch asks for
+constexpr u32 WORK_ITEM_WORDS = 6;  // words of a work item
+constexpr u32 PARTIAL_WORDS = 396;  // numbers of one partial result
+constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
 constexpr float SCORE_SCALE = 0.180336878f;  // what q.k is multiplied with first
 
 // dsl/codecs/unrope.ts:16 rotatePair
@@ -78,15 +79,13 @@ __device__ __forceinline__ float2 add_angles(float2 coarse, float2 fine) {
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The first channel of a pair.
 __device__ __forceinline__ u32 first_of_pair_32_32_0(u32 pair) {
-  u32 channel = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The second channel of a pair.
 __device__ __forceinline__ u32 second_of_pair_32_32_0(u32 pair) {
-  u32 channel = pair + 32u;
-  return channel;
+  return pair + 32u;
 }
 
 // dsl/codecs/pca.ts:158 signedByte
@@ -184,6 +183,9 @@ __device__ __forceinline__ TokenRange share_of(const WorkItem& own, const u32* r
   return TokenRange{begin, min(begin + chunk, visible_end)};
 }
 
+// The exponent of a token that is not seen: below every other, and finite, so that differences stay numbers.
+constexpr float MASKED = -1e30f;
+
 // The base-2 exponent of a token's weight, from its scaled score.
 __device__ __forceinline__ float score_exponent(float scaled) { return scaled; }
 
@@ -209,7 +211,7 @@ __device__ __forceinline__ void hadamard(float* channels, u32 count = HEAD_DIM) 
 __device__ __forceinline__ void merge_splits(const volatile float* partials, u32 splits, float* output, float* scratch) {
   for (u32 head = 0; head < GROUP_SIZE; ++head) {
     const volatile float* own = partials + head * (HEAD_DIM + 2);
-    float largest = -1e30f;
+    float largest = MASKED;
     for (u32 part = 0; part < splits * 2; ++part) {
       largest = fmaxf(largest, own[part * GROUP_SIZE * (HEAD_DIM + 2) + HEAD_DIM]);
     }
@@ -240,7 +242,6 @@ __device__ __forceinline__ void merge_splits(const volatile float* partials, u32
   }
 }
 
-constexpr float MASKED = -1e30f;                                  // below every exponent, and finite
 constexpr u32 BASIS_STRIDE = (RANK * BASIS_BYTES / 16 | 1) * 16;  // bytes; an odd number of 16 spreads rows over the banks
 constexpr u32 QUERY_STRIDE = HEAD_DIM + 8;                        // halves
 constexpr u32 CHANNEL_STEPS = HEAD_DIM / 16;                      // k = 16 steps of the scores
@@ -253,18 +254,20 @@ constexpr u32 VALUE_STRIDE = (VALUE_HEAD_WORDS + 3) / 4 * 4;      // in shared m
 constexpr u32 STAGE_WORDS = 16 * (KEY_ROW_WORDS + VALUE_STRIDE);  // one staged tile of 16 tokens
 
 // Offsets in shared memory, in bytes. The merge of the warps reuses the place of what the key rebuild needs.
-constexpr u32 AT_COMPONENT_SCALES = HEAD_DIM * BASIS_STRIDE;
-constexpr u32 AT_MEAN = AT_COMPONENT_SCALES + RANK * 4;
-constexpr u32 AT_INVERSE_WEIGHTS = AT_MEAN + HEAD_DIM * 4;
-constexpr u32 REBUILD_BYTES = AT_INVERSE_WEIGHTS + HEAD_DIM * 4;
+constexpr u32 SHARED_COMPONENT_SCALES = HEAD_DIM * BASIS_STRIDE;
+constexpr u32 SHARED_MEAN = SHARED_COMPONENT_SCALES + RANK * 4;
+constexpr u32 SHARED_INVERSE_WEIGHTS = SHARED_MEAN + HEAD_DIM * 4;
+constexpr u32 REBUILD_BYTES = SHARED_INVERSE_WEIGHTS + HEAD_DIM * 4;
 constexpr u32 MERGE_BYTES = (WARPS * GROUP_SIZE * (HEAD_DIM + 2) * 4 + 15) / 16 * 16;
-constexpr u32 AT_QUERY = REBUILD_BYTES > MERGE_BYTES ? REBUILD_BYTES : MERGE_BYTES;
-constexpr u32 QUERY_BYTES = 16 * QUERY_STRIDE * 2;              // one form of the query: as it is, for exact tokens
-constexpr u32 AT_PAIRED_QUERY = AT_QUERY + QUERY_BYTES;         // in the order of a rebuilt key, for the middle
-constexpr u32 AT_TURNED_QUERY = AT_PAIRED_QUERY + QUERY_BYTES;  // Hadamard-transformed as two halves, for the stream
-constexpr u32 AT_SHARED_CODEBOOK = AT_TURNED_QUERY + 2 * QUERY_BYTES;
-constexpr u32 AT_WIDTHS = AT_SHARED_CODEBOOK + ENTRIES * CHANNELS * 2;
-constexpr u32 AT_STAGES = AT_WIDTHS + (ALLOCATED_GROUPS * 4 + 15) / 16 * 16;
+constexpr u32 SHARED_QUERY = REBUILD_BYTES > MERGE_BYTES ? REBUILD_BYTES : MERGE_BYTES;
+constexpr u32 QUERY_BYTES = 16 * QUERY_STRIDE * 2;                      // of the query as it is, for exact tokens
+constexpr u32 SHARED_PAIRED_QUERY = SHARED_QUERY + QUERY_BYTES;         // in the order of a rebuilt key, for the middle
+constexpr u32 SHARED_TURNED_QUERY = SHARED_PAIRED_QUERY + QUERY_BYTES;  // transformed, as two halves, for the stream
+constexpr u32 SHARED_CODEBOOK = SHARED_TURNED_QUERY + 2 * QUERY_BYTES;
+constexpr u32 SHARED_WIDTHS = SHARED_CODEBOOK + ENTRIES * CHANNELS * 2;
+constexpr u32 SHARED_STAGES = SHARED_WIDTHS + (ALLOCATED_GROUPS * 4 + 15) / 16 * 16;
+
+static_assert(SHARED_STAGES + WARPS * 2 * STAGE_WORDS * 4 == SHARED_BYTES, "what is placed is what a launch asks for");
 
 extern __shared__ __align__(16) unsigned char shared_memory[];
 
@@ -486,7 +489,7 @@ __device__ __forceinline__ void load_basis(u32 (&tiles)[2][2], u32 place, u32 co
 // halves: with one, the rounding reaches 4e-3 of the output at scores of 40, with two it is below the rounding of the
 // weights. None overflows: scales are below 2^8, and codes 2^7 at most.
 __device__ __forceinline__ void add_components(KeyPass& keys, const float (&codes)[2][4], u32 first_step, u32 component) {
-  const float4* scales = reinterpret_cast<const float4*>(shared_memory + AT_COMPONENT_SCALES);
+  const float4* scales = reinterpret_cast<const float4*>(shared_memory + SHARED_COMPONENT_SCALES);
   const float4 scale = scales[component / 4 + lane_id() % 4];
   u32 high[4];
   u32 low[4];
@@ -517,7 +520,7 @@ __device__ __forceinline__ void multiply_basis(KeyPass& keys, const u32* staged,
   const u32 row = lane_id() / 4;
   const u32 first = lane_id() % 4 * 4;  // of this lane's components in a step
   float codes[2][4];
-  const u32* widths = reinterpret_cast<const u32*>(shared_memory + AT_WIDTHS);
+  const u32* widths = reinterpret_cast<const u32*>(shared_memory + SHARED_WIDTHS);
   for (u32 group = 0; group < ALLOCATED_GROUPS; ++group) {
     const u32 bits = widths[group] % 16;
     if (bits == 0) continue;
@@ -542,8 +545,8 @@ __device__ __forceinline__ void rebuild_scores(
     float (&scores)[2][4], const u32* staged, const float* tables, u32 position, u32 last_position) {
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
-  const float* mean = reinterpret_cast<const float*>(shared_memory + AT_MEAN);
-  const float* inverse_weights = reinterpret_cast<const float*>(shared_memory + AT_INVERSE_WEIGHTS);
+  const float* mean = reinterpret_cast<const float*>(shared_memory + SHARED_MEAN);
+  const float* inverse_weights = reinterpret_cast<const float*>(shared_memory + SHARED_INVERSE_WEIGHTS);
 #pragma unroll 1
   for (u32 first_step = 0; first_step < CHANNEL_STEPS; first_step += PASS_TILES) {
     KeyPass keys = {};
@@ -585,8 +588,8 @@ __device__ __forceinline__ void rebuild_scores(
           low[tokens][half] = remainder_pair(high[tokens][half], first, second);
         }
       }
-      add_scores(pass_scores, AT_PAIRED_QUERY, step, low);
-      add_scores(pass_scores, AT_PAIRED_QUERY, step, high);
+      add_scores(pass_scores, SHARED_PAIRED_QUERY, step, low);
+      add_scores(pass_scores, SHARED_PAIRED_QUERY, step, high);
     }
 #pragma unroll
     for (u32 i = 0; i < 8; ++i) scores[i / 4][i % 4] += pass_scores[i / 4][i % 4] * power_of_two(254 - exponent);
@@ -617,8 +620,8 @@ __device__ __forceinline__ void attend_middle(
   const u32 sinks = record[AT_SINK_TOKENS];
   const u32 middle = record[AT_MIDDLE_TOKENS];
   const u32 warp = threadIdx.x / 32;
-  u32* stages = reinterpret_cast<u32*>(shared_memory + AT_STAGES) + warp * 2 * STAGE_WORDS;
-  const u32* codebook = reinterpret_cast<const u32*>(shared_memory + AT_SHARED_CODEBOOK);
+  u32* stages = reinterpret_cast<u32*>(shared_memory + SHARED_STAGES) + warp * 2 * STAGE_WORDS;
+  const u32* codebook = reinterpret_cast<const u32*>(shared_memory + SHARED_CODEBOOK);
   const u32* key_codes = cache + record[AT_KEY_CODES];
   const u32* value_codes = cache + record[AT_VALUE_CODES] + kv_head * VALUE_HEAD_WORDS;
 
@@ -710,9 +713,9 @@ __device__ __forceinline__ void attend_stream(
         high[i / 2][i % 2] = saturated_pair(two.x * factor, two.y * factor);
         low[i / 2][i % 2] = remainder_pair(high[i / 2][i % 2], two.x * factor, two.y * factor);
       }
-      add_scores(scores, AT_TURNED_QUERY, step, low);
-      add_scores(scores, AT_TURNED_QUERY, step, high);
-      add_scores(scores, AT_TURNED_QUERY + QUERY_BYTES, step, high);
+      add_scores(scores, SHARED_TURNED_QUERY, step, low);
+      add_scores(scores, SHARED_TURNED_QUERY, step, high);
+      add_scores(scores, SHARED_TURNED_QUERY + QUERY_BYTES, step, high);
     }
     const u32 valid = valid_tokens(first, own.begin, own.end);
     take_tokens(state, scores, power_of_two(254 - exponent) * scale, valid, [&](u32 token, u32 vector, u32 k) {
@@ -743,7 +746,7 @@ __device__ __forceinline__ void attend_exact(
       }
 #pragma unroll
       for (u32 i = 0; i < PASS_TILES; ++i) {
-        if (first_step + i < CHANNEL_STEPS) add_scores(scores, AT_QUERY, first_step + i, keys[i]);
+        if (first_step + i < CHANNEL_STEPS) add_scores(scores, SHARED_QUERY, first_step + i, keys[i]);
       }
     }
     take_tokens(state, scores, SCORE_SCALE, valid_tokens(first, own.begin, own.end), [&](u32 token, u32 vector, u32 k) {
@@ -755,10 +758,10 @@ __device__ __forceinline__ void attend_exact(
 // Puts the query heads of the group into shared memory as halves, zero rows below them: as they are, in the order of
 // places, and Hadamard-transformed as two halves. Returns the exponent of the power of two that the last are times.
 __device__ __forceinline__ u32 stage_query(const u32* query, const WorkItem& own) {
-  u16* exact = reinterpret_cast<u16*>(shared_memory + AT_QUERY);
-  u16* paired = reinterpret_cast<u16*>(shared_memory + AT_PAIRED_QUERY);
-  u16* turned_high = reinterpret_cast<u16*>(shared_memory + AT_TURNED_QUERY);
-  u16* turned_low = reinterpret_cast<u16*>(shared_memory + AT_TURNED_QUERY + QUERY_BYTES);
+  u16* exact = reinterpret_cast<u16*>(shared_memory + SHARED_QUERY);
+  u16* paired = reinterpret_cast<u16*>(shared_memory + SHARED_PAIRED_QUERY);
+  u16* turned_high = reinterpret_cast<u16*>(shared_memory + SHARED_TURNED_QUERY);
+  u16* turned_low = reinterpret_cast<u16*>(shared_memory + SHARED_TURNED_QUERY + QUERY_BYTES);
   float* scratch = reinterpret_cast<float*>(shared_memory);  // where the basis will be
   const u32* rows = query + (own.row * HEADS + own.kv_head * GROUP_SIZE) * HEAD_DIM / 2;
   for (u32 i = threadIdx.x; i < 16 * HEAD_DIM; i += THREADS) {
@@ -813,22 +816,22 @@ __device__ __forceinline__ u32 stage_rebuild(const u32* record, const u32* cache
   for (u32 component = lane_id(); component < RANK; component += 32) largest = fmaxf(largest, scale_of(component));
   // Twice the largest, so that a scale times a code of -128 is within a half.
   const u32 exponent = scaling_exponent(2.0f * warp_largest(largest));
-  float* scales = reinterpret_cast<float*>(shared_memory + AT_COMPONENT_SCALES);
+  float* scales = reinterpret_cast<float*>(shared_memory + SHARED_COMPONENT_SCALES);
   for (u32 component = threadIdx.x; component < RANK; component += THREADS) {
     scales[component] = scale_of(component) * power_of_two(exponent);
   }
-  float* mean = reinterpret_cast<float*>(shared_memory + AT_MEAN);
-  float* inverse_weights = reinterpret_cast<float*>(shared_memory + AT_INVERSE_WEIGHTS);
+  float* mean = reinterpret_cast<float*>(shared_memory + SHARED_MEAN);
+  float* inverse_weights = reinterpret_cast<float*>(shared_memory + SHARED_INVERSE_WEIGHTS);
   for (u32 place = threadIdx.x; place < HEAD_DIM; place += THREADS) {
     const u32 channel = kv_head * HEAD_DIM + channel_at(place);
     mean[place] = half_at(cache + record[AT_KEY_MEAN], channel) * power_of_two(exponent);
     inverse_weights[place] = 1.0f / half_at(cache + record[AT_KEY_WEIGHTS], channel);
   }
-  u32* codebook = reinterpret_cast<u32*>(shared_memory + AT_SHARED_CODEBOOK);
+  u32* codebook = reinterpret_cast<u32*>(shared_memory + SHARED_CODEBOOK);
   for (u32 word = threadIdx.x; word < ENTRIES * CHANNELS / 2; word += THREADS) {
     codebook[word] = cache[record[AT_CODEBOOK] + word];
   }
-  u32* widths = reinterpret_cast<u32*>(shared_memory + AT_WIDTHS);
+  u32* widths = reinterpret_cast<u32*>(shared_memory + SHARED_WIDTHS);
   for (u32 group = threadIdx.x; group < ALLOCATED_GROUPS; group += THREADS) {
     widths[group] = cache[record[AT_KEY_WIDTHS] + group];
   }

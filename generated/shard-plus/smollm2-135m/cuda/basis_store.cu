@@ -10,8 +10,8 @@
 constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 32;  // components of a key
 constexpr u32 RANK_WORDS = 8;  // words of a basis row, four int8 columns each
-constexpr u32 AT_KEY_BASIS = 16;  // record: where i8 [192 channels][32 components] begins
-constexpr u32 AT_KEY_BASIS_SCALES = 17;  // record: where f16 [32 components] begins
+constexpr u32 AT_KEY_BASIS = 16;  // in the record, first word of keyBasis: i8 [192 channels][32 components]
+constexpr u32 AT_KEY_BASIS_SCALES = 17;  // in the record, first word of keyBasisScales: f16 [32 components]
 constexpr u32 THREADS = 256;  // threads of a block
 
 // dsl/codecs/pca.ts:142 basisScale

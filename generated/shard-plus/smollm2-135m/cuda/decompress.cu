@@ -24,29 +24,29 @@ constexpr u32 WINDOW = 64;  // slots of the exact ring at the end
 constexpr u32 ANGLE_TILE = 64;  // rows of the fine angle table
 constexpr u32 FINE_ANGLES = 256;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
 constexpr u32 COARSE_ANGLES = 4352;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
-constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_STREAM_TOKENS = 2;  // record: generated tokens that left the window
-constexpr u32 AT_WINDOW_TOKENS = 3;  // record: exact tokens in the ring
-constexpr u32 AT_WINDOW_START = 4;  // record: slot of the ring's oldest token
-constexpr u32 AT_SINK_KEYS = 10;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
-constexpr u32 AT_SINK_VALUES = 11;  // record: where f16 [sinks][3 KV heads][64] begins
-constexpr u32 AT_WINDOW_KEYS = 12;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-constexpr u32 AT_WINDOW_VALUES = 13;  // record: where f16 ring [window][3 KV heads][64] begins
-constexpr u32 AT_KEY_CODES = 14;  // record: where 0- to 8-bit fields [middle][32 components] begins
-constexpr u32 AT_KEY_SCALES = 15;  // record: where f16 [32 components] begins
-constexpr u32 AT_KEY_BASIS = 16;  // record: where i8 [192 channels][32 components] begins
-constexpr u32 AT_KEY_BASIS_SCALES = 17;  // record: where f16 [32 components] begins
-constexpr u32 AT_KEY_MEAN = 18;  // record: where f16 [192 channels], before RoPE begins
-constexpr u32 AT_VALUE_CODES = 19;  // record: where u8 [middle][48 vectors] begins
-constexpr u32 AT_CODEBOOK = 20;  // record: where f16 [256 entries][4] begins
-constexpr u32 AT_CHANNEL_MAX = 21;  // record: where f16 [3 KV heads][64], after Hadamard begins
-constexpr u32 AT_STREAM_KEY_CODES = 22;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
-constexpr u32 AT_STREAM_KEY_NORMS = 23;  // record: where f16 [stream][3 KV heads] begins
-constexpr u32 AT_STREAM_VALUE_CODES = 24;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
-constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // record: where f16 [stream][3 KV heads] begins
-constexpr u32 AT_KEY_WIDTHS = 26;  // record: where u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component begins
-constexpr u32 AT_KEY_WEIGHTS = 27;  // record: where f16 [192 channels], above 0: keys are coded times this begins
+constexpr u32 AT_SINK_TOKENS = 0;  // in the record, exact tokens at the start
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_STREAM_TOKENS = 2;  // in the record, generated tokens that left the window
+constexpr u32 AT_WINDOW_TOKENS = 3;  // in the record, exact tokens in the ring
+constexpr u32 AT_WINDOW_START = 4;  // in the record, slot of the ring's oldest token
+constexpr u32 AT_SINK_KEYS = 10;  // in the record, first word of sinkKeys: f16 [sinks][3 KV heads][64], after RoPE
+constexpr u32 AT_SINK_VALUES = 11;  // in the record, first word of sinkValues: f16 [sinks][3 KV heads][64]
+constexpr u32 AT_WINDOW_KEYS = 12;  // in the record, first word of windowKeys: f16 ring [window][3 KV heads][64], after RoPE
+constexpr u32 AT_WINDOW_VALUES = 13;  // in the record, first word of windowValues: f16 ring [window][3 KV heads][64]
+constexpr u32 AT_KEY_CODES = 14;  // in the record, first word of keyCodes: 0- to 8-bit fields [middle][32 components]
+constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f16 [32 components]
+constexpr u32 AT_KEY_BASIS = 16;  // in the record, first word of keyBasis: i8 [192 channels][32 components]
+constexpr u32 AT_KEY_BASIS_SCALES = 17;  // in the record, first word of keyBasisScales: f16 [32 components]
+constexpr u32 AT_KEY_MEAN = 18;  // in the record, first word of keyMean: f16 [192 channels], before RoPE
+constexpr u32 AT_VALUE_CODES = 19;  // in the record, first word of valueCodes: u8 [middle][48 vectors]
+constexpr u32 AT_CODEBOOK = 20;  // in the record, first word of codebook: f16 [256 entries][4]
+constexpr u32 AT_CHANNEL_MAX = 21;  // in the record, first word of channelMax: f16 [3 KV heads][64], after Hadamard
+constexpr u32 AT_STREAM_KEY_CODES = 22;  // in the record, first word of streamKeyCodes: 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard
+constexpr u32 AT_STREAM_KEY_NORMS = 23;  // in the record, first word of streamKeyNorms: f16 [stream][3 KV heads]
+constexpr u32 AT_STREAM_VALUE_CODES = 24;  // in the record, first word of streamValueCodes: 8-bit fields [stream][3 KV heads][64], after Hadamard
+constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // in the record, first word of streamValueNorms: f16 [stream][3 KV heads]
+constexpr u32 AT_KEY_WIDTHS = 26;  // in the record, first word of keyWidths: u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component
+constexpr u32 AT_KEY_WEIGHTS = 27;  // in the record, first word of keyWeights: f16 [192 channels], above 0: keys are coded times this
 constexpr u32 THREADS = 64;  // threads of a block
 constexpr u32 TILE_TOKENS = 8;  // tokens of a tile
 constexpr u32 GROUP_COMPONENTS = 16;  // most components whose codes are unpacked together
@@ -66,15 +66,13 @@ __device__ __forceinline__ float2 add_angles(float2 coarse, float2 fine) {
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The first channel of a pair.
 __device__ __forceinline__ u32 first_of_pair_32_32_0(u32 pair) {
-  u32 channel = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The second channel of a pair.
 __device__ __forceinline__ u32 second_of_pair_32_32_0(u32 pair) {
-  u32 channel = pair + 32u;
-  return channel;
+  return pair + 32u;
 }
 
 // dsl/codecs/pca.ts:158 signedByte

@@ -9,9 +9,9 @@
 
 constexpr u32 HEAD_DIM = 64;  // channels of a head
 constexpr u32 GROUP_SIZE = 3;  // query heads that share a KV head
-constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
-constexpr u32 AT_SLIDING_WINDOW = 8;  // record: tokens that a query sees, itself included; 0 for all
-constexpr u32 AT_QUERY_TOKENS = 9;  // record: queries that came with the prompt, of its last tokens
+constexpr u32 AT_PROMPT_TOKENS = 5;  // in the record, tokens of the prompt in the input of the encode stages
+constexpr u32 AT_SLIDING_WINDOW = 8;  // in the record, tokens that a query sees, itself included; 0 for all
+constexpr u32 AT_QUERY_TOKENS = 9;  // in the record, queries that came with the prompt, of its last tokens
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 OBSERVED_QUERIES = 32;  // queries that are observed, at most: the last ones given
 constexpr u32 SLICES = 8;  // threads that share one sum

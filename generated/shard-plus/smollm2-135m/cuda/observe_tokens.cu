@@ -10,10 +10,10 @@
 constexpr u32 HEAD_DIM = 64;  // channels of a head
 constexpr u32 KV_HEADS = 3;  // KV heads
 constexpr u32 GROUP_SIZE = 3;  // query heads that share a KV head
-constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
-constexpr u32 AT_QUERY_TOKENS = 9;  // record: queries that came with the prompt, of its last tokens
+constexpr u32 AT_SINK_TOKENS = 0;  // in the record, exact tokens at the start
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_PROMPT_TOKENS = 5;  // in the record, tokens of the prompt in the input of the encode stages
+constexpr u32 AT_QUERY_TOKENS = 9;  // in the record, queries that came with the prompt, of its last tokens
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 constexpr u32 TOKEN_STRIDE = 33;  // words from one token of a tile to the next; odd, to spread them over the banks

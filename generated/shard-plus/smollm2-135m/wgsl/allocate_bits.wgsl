@@ -5,7 +5,7 @@
 // stream: lloydMax(8 bits); sinks 4, window 64
 
 const ALLOCATED_GROUPS = 2u;  // groups of 16 components with widths of their own
-const AT_KEY_WIDTHS = 26u;  // record: where u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component begins
+const AT_KEY_WIDTHS = 26u;  // in the record, first word of keyWidths: u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component
 const THREADS = 32u;  // threads of a block
 const UNITS = 8u;  // units of 16 bits in the budget of a token
 const WIDTH_CHOICES = 8u;  // widths that a group of components may have
@@ -25,24 +25,15 @@ fn mid_rise_width(choice: u32) -> u32 {
   return select(8u, choice, choice < 7u);
 }
 
-// dsl/codecs/midRise.ts:47 midRiseDistortion
+// dsl/codecs/midRise.ts:52 midRiseDistortion
 // The share of a component's variance that is left as error at a width, for normal coefficients; 7 bits are never given.
 fn mid_rise_distortion(bits: u32) -> f32 {
   var left: f32 = 1.0;
   if (bits == 1u) {
-    left = 0.3634;
-  } else if (bits == 2u) {
-    left = 0.1175;
-  } else if (bits == 3u) {
-    left = 0.03454;
-  } else if (bits == 4u) {
-    left = 0.009497;
-  } else if (bits == 5u) {
-    left = 0.002499;
-  } else if (bits == 6u) {
-    left = 0.000642;
-  } else if (bits > 6u) {
-    left = 0.00004;
+    left = 0.3633802;
+  } else if (bits > 1u) {
+    let step: f32 = 7.4 / f32(1u << bits);
+    left = step * step / 12.0;
   }
   return left;
 }

@@ -8,7 +8,7 @@
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
 const SEED = 1u;  // of the random start
 const SAMPLE = 4096u;  // points of the k-means++ sample, at most

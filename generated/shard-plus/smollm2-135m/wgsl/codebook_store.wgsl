@@ -7,7 +7,7 @@
 
 const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
-const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
+const AT_CODEBOOK = 20u;  // in the record, first word of codebook: f16 [256 entries][4]
 const THREADS = 64u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

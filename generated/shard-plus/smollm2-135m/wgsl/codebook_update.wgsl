@@ -8,7 +8,7 @@
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
 const THREADS = 64u;  // threads of a block
 const POINTS_PER_BLOCK = 1024u;  // points that a block assigns
 

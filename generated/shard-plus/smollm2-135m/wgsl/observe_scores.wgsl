@@ -7,8 +7,8 @@
 
 const HEAD_DIM = 64u;  // channels of a head
 const GROUP_SIZE = 3u;  // query heads that share a KV head
-const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
-const AT_QUERY_TOKENS = 9u;  // record: queries that came with the prompt, of its last tokens
+const AT_PROMPT_TOKENS = 5u;  // in the record, tokens of the prompt in the input of the encode stages
+const AT_QUERY_TOKENS = 9u;  // in the record, queries that came with the prompt, of its last tokens
 const THREADS = 256u;  // threads of a block
 const TILE_TOKENS = 32u;  // tokens of a tile
 const TOKEN_STRIDE = 33u;  // words from one token of a tile to the next; odd, to spread them over the banks
@@ -31,10 +31,10 @@ const EMPTY = 0.0;  // past the last token; not stored
 // Keys as they are given, two channels a word.
 var<workgroup> tile: array<u32, TILE_TOKENS * TOKEN_STRIDE>;
 
-// Scores of a tile from the products of queries and keys, in base-2 exponents; EMPTY past `count` tokens.
+// Scores of a tile from the products of queries and keys, in base-2 exponents; MASKED past `count` tokens.
 fn exponents(products: vec4f, q: u32, count: u32) -> vec4f {
   let all = SCORE_SCALE * products;
-  return select(vec4f(EMPTY), all, vec4u(q * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(count));
+  return select(vec4f(MASKED), all, vec4u(q * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(count));
 }
 
 // One tile of prompt tokens of one KV head a block: its keys are staged once for every query of every head. A thread

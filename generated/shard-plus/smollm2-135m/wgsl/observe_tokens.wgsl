@@ -8,10 +8,10 @@
 const HEAD_DIM = 64u;  // channels of a head
 const KV_HEADS = 3u;  // KV heads
 const GROUP_SIZE = 3u;  // query heads that share a KV head
-const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
-const AT_QUERY_TOKENS = 9u;  // record: queries that came with the prompt, of its last tokens
+const AT_SINK_TOKENS = 0u;  // in the record, exact tokens at the start
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_PROMPT_TOKENS = 5u;  // in the record, tokens of the prompt in the input of the encode stages
+const AT_QUERY_TOKENS = 9u;  // in the record, queries that came with the prompt, of its last tokens
 const THREADS = 256u;  // threads of a block
 const TILE_TOKENS = 32u;  // tokens of a tile
 const TOKEN_STRIDE = 33u;  // words from one token of a tile to the next; odd, to spread them over the banks

@@ -8,9 +8,9 @@
 const RANK = 32u;  // components of a key
 const ALLOCATED_GROUPS = 2u;  // groups of 16 components with widths of their own
 const KEY_ROW_WORDS = 4u;  // words of one token's key fields
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_CODES = 14u;  // record: where 0- to 8-bit fields [middle][32 components] begins
-const AT_KEY_WIDTHS = 26u;  // record: where u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component begins
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_KEY_CODES = 14u;  // in the record, first word of keyCodes: 0- to 8-bit fields [middle][32 components]
+const AT_KEY_WIDTHS = 26u;  // in the record, first word of keyWidths: u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component
 const THREADS = 128u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

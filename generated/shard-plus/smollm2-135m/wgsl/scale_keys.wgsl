@@ -6,9 +6,9 @@
 // tunables: tileTokens = 16
 
 const RANK = 32u;  // components of a key
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_SCALES = 15u;  // record: where f16 [32 components] begins
-const AT_KEY_WIDTHS = 26u;  // record: where u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component begins
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_KEY_SCALES = 15u;  // in the record, first word of keyScales: f16 [32 components]
+const AT_KEY_WIDTHS = 26u;  // in the record, first word of keyWidths: u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component
 const THREADS = 64u;  // threads of a block
 const TILE_TOKENS = 16u;  // tokens of a tile
 

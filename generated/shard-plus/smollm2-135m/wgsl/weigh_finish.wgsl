@@ -3,22 +3,21 @@
 // keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 32
 
 const HEAD_DIM = 64u;  // channels of a head
 const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
 const KV_HEADS = 3u;  // KV heads
 const GROUP_SIZE = 3u;  // query heads that share a KV head
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
-const AT_QUERY_TOKENS = 9u;  // record: queries that came with the prompt, of its last tokens
-const AT_KEY_WEIGHTS = 27u;  // record: where f16 [192 channels], above 0: keys are coded times this begins
+const AT_QUERY_TOKENS = 9u;  // in the record, queries that came with the prompt, of its last tokens
+const AT_KEY_WEIGHTS = 27u;  // in the record, first word of keyWeights: f16 [192 channels], above 0: keys are coded times this
 const THREADS = 256u;  // threads of a block
-const TILE_TOKENS = 32u;  // tokens of a tile
+const OBSERVED_QUERIES = 32u;  // queries that are observed, at most: the last ones given
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;
-// [tiles][3 KV heads][32 pairs]
-@group(0) @binding(1) var<storage, read> partial_squares: array<f32>;
+// [3 KV heads][32 pairs]
+@group(0) @binding(1) var<storage, read> squares: array<f32>;
 // [3 KV heads]
 @group(0) @binding(2) var<storage, read> head_factors: array<f32>;
 // all compressed parts of all sequences; offsets come from the record
@@ -29,15 +28,13 @@ const TILE_TOKENS = 32u;  // tokens of a tile
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The first channel of a pair.
 fn first_of_pair_32_32_0(pair: u32) -> u32 {
-  var channel: u32 = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The second channel of a pair.
 fn second_of_pair_32_32_0(pair: u32) -> u32 {
-  var channel: u32 = pair + 32u;
-  return channel;
+  return pair + 32u;
 }
 
 // dsl/codecs/pca.ts:109 pairWeight
@@ -73,17 +70,12 @@ fn weigh_finish(
   @builtin(workgroup_id) block: vec3u,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  let tokens = sequence[AT_QUERY_TOKENS];
-  let tiles = (tokens + TILE_TOKENS - 1u) / TILE_TOKENS;
+  let observed = min(sequence[AT_QUERY_TOKENS], OBSERVED_QUERIES);
   // Two squares a pair.
-  let count = f32(GROUP_SIZE * 2u) * f32(max(tokens, 1u));
+  let count = f32(GROUP_SIZE * 2u) * f32(max(observed, 1u));
   var largest = 0.0;
   for (var i = thread; i < KV_HEADS * PAIRS; i += THREADS) {
-    var sum = 0.0;
-    for (var tile = 0u; tile < tiles; tile++) {
-      sum += partial_squares[tile * KV_HEADS * PAIRS + i];
-    }
-    let root = sqrt(sum / count) * head_factors[i / PAIRS];
+    let root = sqrt(squares[i] / count) * head_factors[i / PAIRS];
     weights[(i / PAIRS) * HEAD_DIM + first_of_pair_32_32_0(i % PAIRS)] = root;
     largest = max(largest, root);
   }

@@ -1,65 +1,60 @@
-// weigh_queries: Sums of squares of every pair, over a tile of query tokens and all query heads of the KV head.
+// weigh_queries: Sums of squares of every pair, over the observed queries of all query heads of the KV head.
 // Stage weigh of scheme shard-plus for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 32
 
 const HEAD_DIM = 64u;  // channels of a head
 const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
-const KV_HEADS = 3u;  // KV heads
 const GROUP_SIZE = 3u;  // query heads that share a KV head
-const AT_QUERY_TOKENS = 9u;  // record: queries that came with the prompt, of its last tokens
-const TILE_TOKENS = 32u;  // tokens of a tile
+const AT_QUERY_TOKENS = 9u;  // in the record, queries that came with the prompt, of its last tokens
+const OBSERVED_QUERIES = 32u;  // queries that are observed, at most: the last ones given
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;
-// f16 [9 heads][query tokens][64], before or after RoPE
+// f16 [9 heads][query tokens][64], the last of the prompt, after RoPE
 @group(0) @binding(1) var<storage, read> queries: array<u32>;
-// [tiles][3 KV heads][32 pairs]
-@group(0) @binding(2) var<storage, read_write> partial_squares: array<f32>;
+// [3 KV heads][32 pairs]
+@group(0) @binding(2) var<storage, read_write> squares: array<f32>;
 
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The first channel of a pair.
 fn first_of_pair_32_32_0(pair: u32) -> u32 {
-  var channel: u32 = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The second channel of a pair.
 fn second_of_pair_32_32_0(pair: u32) -> u32 {
-  var channel: u32 = pair + 32u;
-  return channel;
+  return pair + 32u;
 }
 
 fn query_at(i: u32) -> f32 {
   return unpack2x16float(queries[i / 2u])[i % 2u];
 }
 
-// One thread a pair of the head, over all query heads of its group and the tokens of the tile in order.
+// One KV head a block, one pair a thread, over all query heads of the group.
 @compute @workgroup_size(32)
 fn weigh_queries(
   @builtin(workgroup_id) block: vec3u,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  let first = block.x * TILE_TOKENS;
-  let tokens = sequence[AT_QUERY_TOKENS];
-  // The whole block may leave: there is no barrier below.
-  if (first >= tokens || thread >= PAIRS) {
+  let given = sequence[AT_QUERY_TOKENS];
+  let observed = min(given, OBSERVED_QUERIES);
+  if (thread >= PAIRS) {
     return;
   }
-  let end = min(first + TILE_TOKENS, tokens);
   let low = first_of_pair_32_32_0(thread);
   let high = second_of_pair_32_32_0(thread);
   var sum = 0.0;
   for (var member = 0u; member < GROUP_SIZE; member++) {
-    let head = block.y * GROUP_SIZE + member;
-    for (var token = first; token < end; token++) {
-      let source = (head * tokens + token) * HEAD_DIM;
+    let head = block.x * GROUP_SIZE + member;
+    // The observed queries are the last of those that were given.
+    for (var token = given - observed; token < given; token++) {
+      let source = (head * given + token) * HEAD_DIM;
       let pair = vec2f(query_at(source + low), query_at(source + high));
       sum += dot(pair, pair);
     }
   }
-  partial_squares[(block.x * KV_HEADS + block.y) * PAIRS + thread] = sum;
+  squares[block.x * PAIRS + thread] = sum;
 }

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 384, bits 4/4/4/4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: coefficientHalves = 1, tileTokens = 8, warps = 1, basisBytes = 1
+// tunables: tileTokens = 8
 
 const HEAD_DIM = 256u;  // channels of a head
 const PAIRS = 128u;  // pairs of channels of a head; those past the rotary ones have angle zero
@@ -32,6 +32,31 @@ fn butterfly(a: f32, b: f32) -> vec2f {
 // A thread owns one channel. Hadamard-space sums of all splits share one inverse transform.
 
 const PARTIAL_ROW = HEAD_DIM + 2u;  // output, then maximum and weight sum
+
+// The exponent of a token that is not seen: below every other, and finite, as WGSL has no infinity.
+const MASKED = -1e30;
+
+// One block's work: a KV head of a sequence, for one query row, over one of the splits of the tokens that the query sees.
+struct WorkItem {
+  sequence: u32,
+  kv_head: u32,
+  row: u32,
+  after: u32,
+  split: u32,
+  splits: u32,
+}
+
+fn work_item(item: u32) -> WorkItem {
+  let first = item * WORK_ITEM_WORDS;
+  return WorkItem(
+    work[first],
+    work[first + 1u],
+    work[first + 2u],
+    work[first + 3u],
+    work[first + 4u],
+    work[first + 5u],
+  );
+}
 
 // Numbers of all query heads of the group, [channel][head]; each head is a vector that can be transformed as one.
 var<workgroup> head_rows: array<f32, HEAD_DIM * GROUP_SIZE>;
@@ -67,11 +92,8 @@ fn attend_merge(
   @builtin(local_invocation_index) thread: u32,
 ) {
   let item = block.x;
-  let kv_head = work[item * WORK_ITEM_WORDS + 1u];
-  let query_row = work[item * WORK_ITEM_WORDS + 2u];
-  let split = work[item * WORK_ITEM_WORDS + 4u];
-  let splits = work[item * WORK_ITEM_WORDS + 5u];
-  if (split != 0u) {
+  let own = work_item(item);
+  if (own.split != 0u) {
     return;
   }
   let channel = min(thread, HEAD_DIM - 1u);
@@ -79,12 +101,12 @@ fn attend_merge(
   var exact: array<f32, GROUP_SIZE>;
   var weights: array<f32, GROUP_SIZE>;
   for (var h = 0u; h < GROUP_SIZE; h++) {
-    var maximum = -1e30;
-    for (var part = 0u; part < splits * 2u; part++) {
+    var maximum = MASKED;
+    for (var part = 0u; part < own.splits * 2u; part++) {
       maximum = max(maximum, partials[partial_row(item + part / 2u, part % 2u, h) + HEAD_DIM]);
     }
     var sums = vec2f(0.0);  // by space
-    for (var part = 0u; part < splits * 2u; part++) {
+    for (var part = 0u; part < own.splits * 2u; part++) {
       let row = partial_row(item + part / 2u, part % 2u, h);
       let scale = exp2(partials[row + HEAD_DIM] - maximum);
       let term = partials[row + channel] * scale;
@@ -102,7 +124,7 @@ fn attend_merge(
       let sum = head_rows[channel * GROUP_SIZE + h] + exact[h];
       // A row without tokens has no weight: it stays zero.
       let scale = select(0.0, 1.0 / max(weights[h], 1e-30), weights[h] > 0.0);
-      output[(query_row * HEADS + kv_head * GROUP_SIZE + h) * HEAD_DIM + channel] = sum * scale;
+      output[(own.row * HEADS + own.kv_head * GROUP_SIZE + h) * HEAD_DIM + channel] = sum * scale;
     }
   }
 }

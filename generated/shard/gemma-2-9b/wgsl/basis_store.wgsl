@@ -8,8 +8,8 @@
 const WIDTH = 2048u;  // KV_HEADS * HEAD_DIM
 const RANK = 384u;  // components of a key
 const RANK_WORDS = 96u;  // words of a basis row, four int8 columns each
-const AT_KEY_BASIS = 16u;  // record: where i8 [2048 channels][384 components] begins
-const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [384 components] begins
+const AT_KEY_BASIS = 16u;  // in the record, first word of keyBasis: i8 [2048 channels][384 components]
+const AT_KEY_BASIS_SCALES = 17u;  // in the record, first word of keyBasisScales: f16 [384 components]
 const THREADS = 256u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

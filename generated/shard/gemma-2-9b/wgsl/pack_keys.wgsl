@@ -7,8 +7,8 @@
 
 const RANK = 384u;  // components of a key
 const KEY_ROW_WORDS = 48u;  // words of one token's key fields
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_CODES = 14u;  // record: where 4-bit fields [middle][384 components] begins
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_KEY_CODES = 14u;  // in the record, first word of keyCodes: 4-bit fields [middle][384 components]
 const THREADS = 128u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

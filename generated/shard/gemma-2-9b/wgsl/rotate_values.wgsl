@@ -10,9 +10,9 @@ const PAIRS = 128u;  // pairs of channels of a head; those past the rotary ones 
 const WIDTH = 2048u;  // KV_HEADS * HEAD_DIM
 const HADAMARD_BLOCK = 256u;  // channels of one Hadamard block
 const HADAMARD_SCALE = 0.0625;  // 1 / sqrt(HADAMARD_BLOCK)
-const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
+const AT_SINK_TOKENS = 0u;  // in the record, exact tokens at the start
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_PROMPT_TOKENS = 5u;  // in the record, tokens of the prompt in the input of the encode stages
 const TILE_TOKENS = 32u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words

@@ -6,8 +6,8 @@
 // tunables: tileTokens = 16
 
 const RANK = 384u;  // components of a key
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_SCALES = 15u;  // record: where f16 [384 components] begins
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_KEY_SCALES = 15u;  // in the record, first word of keyScales: f16 [384 components]
 const THREADS = 64u;  // threads of a block
 const TILE_TOKENS = 16u;  // tokens of a tile
 

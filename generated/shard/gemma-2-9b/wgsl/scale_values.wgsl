@@ -6,8 +6,8 @@
 // tunables: tileTokens = 32
 
 const WIDTH = 2048u;  // KV_HEADS * HEAD_DIM
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_CHANNEL_MAX = 21u;  // record: where f16 [8 KV heads][256], after Hadamard begins
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_CHANNEL_MAX = 21u;  // in the record, first word of channelMax: f16 [8 KV heads][256], after Hadamard
 const THREADS = 64u;  // threads of a block
 const TILE_TOKENS = 32u;  // tokens of a tile
 

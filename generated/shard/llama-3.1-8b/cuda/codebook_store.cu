@@ -9,7 +9,7 @@
 
 constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
-constexpr u32 AT_CODEBOOK = 20;  // record: where f16 [256 entries][4] begins
+constexpr u32 AT_CODEBOOK = 20;  // in the record, first word of codebook: f16 [256 entries][4]
 constexpr u32 THREADS = 64;  // threads of a block
 
 // One word (two channels of an entry) a thread.

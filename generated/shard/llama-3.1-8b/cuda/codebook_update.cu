@@ -10,7 +10,7 @@
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
 constexpr u32 THREADS = 64;  // threads of a block
 constexpr u32 POINTS_PER_BLOCK = 1024;  // points that a block assigns
 

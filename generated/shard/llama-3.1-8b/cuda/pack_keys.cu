@@ -9,8 +9,8 @@
 
 constexpr u32 RANK = 192;  // components of a key
 constexpr u32 KEY_ROW_WORDS = 24;  // words of one token's key fields
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_KEY_CODES = 14;  // record: where 4-bit fields [middle][192 components] begins
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_KEY_CODES = 14;  // in the record, first word of keyCodes: 4-bit fields [middle][192 components]
 constexpr u32 THREADS = 128;  // threads of a block
 
 // dsl/codecs/pca.ts:125 coefficientField, bits = 4

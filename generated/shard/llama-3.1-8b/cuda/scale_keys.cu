@@ -8,8 +8,8 @@
 #include "prelude.cuh"
 
 constexpr u32 RANK = 192;  // components of a key
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_KEY_SCALES = 15;  // record: where f16 [192 components] begins
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f16 [192 components]
 constexpr u32 THREADS = 64;  // threads of a block
 constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
 

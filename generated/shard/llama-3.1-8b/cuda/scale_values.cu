@@ -8,8 +8,8 @@
 #include "prelude.cuh"
 
 constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_CHANNEL_MAX = 21;  // record: where f16 [8 KV heads][128], after Hadamard begins
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_CHANNEL_MAX = 21;  // in the record, first word of channelMax: f16 [8 KV heads][128], after Hadamard
 constexpr u32 THREADS = 64;  // threads of a block
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 

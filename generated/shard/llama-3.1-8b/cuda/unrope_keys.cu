@@ -13,9 +13,9 @@ constexpr u32 WIDTH = 1024;  // KV_HEADS * HEAD_DIM
 constexpr u32 ANGLE_TILE = 64;  // rows of the fine angle table
 constexpr u32 FINE_ANGLES = 256;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
 constexpr u32 COARSE_ANGLES = 8448;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
-constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
+constexpr u32 AT_SINK_TOKENS = 0;  // in the record, exact tokens at the start
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_PROMPT_TOKENS = 5;  // in the record, tokens of the prompt in the input of the encode stages
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 
 // dsl/codecs/unrope.ts:22 unrotatePair
@@ -33,15 +33,13 @@ __device__ __forceinline__ float2 add_angles(float2 coarse, float2 fine) {
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 64, pairs = 64, interleaved = 0
 // The first channel of a pair.
 __device__ __forceinline__ u32 first_of_pair_64_64_0(u32 pair) {
-  u32 channel = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 64, pairs = 64, interleaved = 0
 // The second channel of a pair.
 __device__ __forceinline__ u32 second_of_pair_64_64_0(u32 pair) {
-  u32 channel = pair + 64u;
-  return channel;
+  return pair + 64u;
 }
 
 // Element `index` of an f16 array held two a word.

@@ -9,9 +9,9 @@ const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
 const VALUE_ROW_WORDS = 64u;  // words of one token's value indices, four each
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_VALUE_CODES = 19u;  // record: where u8 [middle][256 vectors] begins
-const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_VALUE_CODES = 19u;  // in the record, first word of valueCodes: u8 [middle][256 vectors]
+const AT_CODEBOOK = 20u;  // in the record, first word of codebook: f16 [256 entries][4]
 const THREADS = 128u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

@@ -21,27 +21,27 @@ const WINDOW = 64u;  // slots of the exact ring at the end
 const ANGLE_TILE = 64u;  // rows of the fine angle table
 const FINE_ANGLES = 256u;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
 const COARSE_ANGLES = 8448u;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
-const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_STREAM_TOKENS = 2u;  // record: generated tokens that left the window
-const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
-const AT_WINDOW_START = 4u;  // record: slot of the ring's oldest token
-const AT_SINK_KEYS = 10u;  // record: where f16 [sinks][8 KV heads][128], after RoPE begins
-const AT_SINK_VALUES = 11u;  // record: where f16 [sinks][8 KV heads][128] begins
-const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][8 KV heads][128], after RoPE begins
-const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][8 KV heads][128] begins
-const AT_KEY_CODES = 14u;  // record: where 4-bit fields [middle][192 components] begins
-const AT_KEY_SCALES = 15u;  // record: where f16 [192 components] begins
-const AT_KEY_BASIS = 16u;  // record: where i8 [1024 channels][192 components] begins
-const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [192 components] begins
-const AT_KEY_MEAN = 18u;  // record: where f16 [1024 channels], before RoPE begins
-const AT_VALUE_CODES = 19u;  // record: where u8 [middle][256 vectors] begins
-const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
-const AT_CHANNEL_MAX = 21u;  // record: where f16 [8 KV heads][128], after Hadamard begins
-const AT_STREAM_KEY_CODES = 22u;  // record: where 8-bit fields [stream][8 KV heads][128], after RoPE and Hadamard begins
-const AT_STREAM_KEY_NORMS = 23u;  // record: where f16 [stream][8 KV heads] begins
-const AT_STREAM_VALUE_CODES = 24u;  // record: where 8-bit fields [stream][8 KV heads][128], after Hadamard begins
-const AT_STREAM_VALUE_NORMS = 25u;  // record: where f16 [stream][8 KV heads] begins
+const AT_SINK_TOKENS = 0u;  // in the record, exact tokens at the start
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_STREAM_TOKENS = 2u;  // in the record, generated tokens that left the window
+const AT_WINDOW_TOKENS = 3u;  // in the record, exact tokens in the ring
+const AT_WINDOW_START = 4u;  // in the record, slot of the ring's oldest token
+const AT_SINK_KEYS = 10u;  // in the record, first word of sinkKeys: f16 [sinks][8 KV heads][128], after RoPE
+const AT_SINK_VALUES = 11u;  // in the record, first word of sinkValues: f16 [sinks][8 KV heads][128]
+const AT_WINDOW_KEYS = 12u;  // in the record, first word of windowKeys: f16 ring [window][8 KV heads][128], after RoPE
+const AT_WINDOW_VALUES = 13u;  // in the record, first word of windowValues: f16 ring [window][8 KV heads][128]
+const AT_KEY_CODES = 14u;  // in the record, first word of keyCodes: 4-bit fields [middle][192 components]
+const AT_KEY_SCALES = 15u;  // in the record, first word of keyScales: f16 [192 components]
+const AT_KEY_BASIS = 16u;  // in the record, first word of keyBasis: i8 [1024 channels][192 components]
+const AT_KEY_BASIS_SCALES = 17u;  // in the record, first word of keyBasisScales: f16 [192 components]
+const AT_KEY_MEAN = 18u;  // in the record, first word of keyMean: f16 [1024 channels], before RoPE
+const AT_VALUE_CODES = 19u;  // in the record, first word of valueCodes: u8 [middle][256 vectors]
+const AT_CODEBOOK = 20u;  // in the record, first word of codebook: f16 [256 entries][4]
+const AT_CHANNEL_MAX = 21u;  // in the record, first word of channelMax: f16 [8 KV heads][128], after Hadamard
+const AT_STREAM_KEY_CODES = 22u;  // in the record, first word of streamKeyCodes: 8-bit fields [stream][8 KV heads][128], after RoPE and Hadamard
+const AT_STREAM_KEY_NORMS = 23u;  // in the record, first word of streamKeyNorms: f16 [stream][8 KV heads]
+const AT_STREAM_VALUE_CODES = 24u;  // in the record, first word of streamValueCodes: 8-bit fields [stream][8 KV heads][128], after Hadamard
+const AT_STREAM_VALUE_NORMS = 25u;  // in the record, first word of streamValueNorms: f16 [stream][8 KV heads]
 const THREADS = 128u;  // threads of a block
 const TILE_TOKENS = 8u;  // tokens of a tile
 const GROUP_COMPONENTS = 64u;  // most components whose codes are unpacked together
@@ -72,15 +72,13 @@ fn add_angles(coarse: vec2f, fine: vec2f) -> vec2f {
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 64, pairs = 64, interleaved = 0
 // The first channel of a pair.
 fn first_of_pair_64_64_0(pair: u32) -> u32 {
-  var channel: u32 = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 64, pairs = 64, interleaved = 0
 // The second channel of a pair.
 fn second_of_pair_64_64_0(pair: u32) -> u32 {
-  var channel: u32 = pair + 64u;
-  return channel;
+  return pair + 64u;
 }
 
 // dsl/codecs/pca.ts:158 signedByte

@@ -7,7 +7,7 @@
 
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const RANK = 192u;  // components of a key
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
 const TILE = 16u;  // rows and columns of a matrix tile
 const TILE_TOKENS = 16u;  // tokens of a tile
 

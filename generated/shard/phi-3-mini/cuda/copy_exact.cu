@@ -9,13 +9,13 @@
 constexpr u32 HEAD_DIM = 96;  // channels of a head
 constexpr u32 WIDTH = 3072;  // KV_HEADS * HEAD_DIM
 constexpr u32 WINDOW = 64;  // slots of the exact ring at the end
-constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
-constexpr u32 AT_WINDOW_TOKENS = 3;  // record: exact tokens in the ring
-constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
-constexpr u32 AT_SINK_KEYS = 10;  // record: where f16 [sinks][32 KV heads][96], after RoPE begins
-constexpr u32 AT_SINK_VALUES = 11;  // record: where f16 [sinks][32 KV heads][96] begins
-constexpr u32 AT_WINDOW_KEYS = 12;  // record: where f16 ring [window][32 KV heads][96], after RoPE begins
-constexpr u32 AT_WINDOW_VALUES = 13;  // record: where f16 ring [window][32 KV heads][96] begins
+constexpr u32 AT_SINK_TOKENS = 0;  // in the record, exact tokens at the start
+constexpr u32 AT_WINDOW_TOKENS = 3;  // in the record, exact tokens in the ring
+constexpr u32 AT_PROMPT_TOKENS = 5;  // in the record, tokens of the prompt in the input of the encode stages
+constexpr u32 AT_SINK_KEYS = 10;  // in the record, first word of sinkKeys: f16 [sinks][32 KV heads][96], after RoPE
+constexpr u32 AT_SINK_VALUES = 11;  // in the record, first word of sinkValues: f16 [sinks][32 KV heads][96]
+constexpr u32 AT_WINDOW_KEYS = 12;  // in the record, first word of windowKeys: f16 ring [window][32 KV heads][96], after RoPE
+constexpr u32 AT_WINDOW_VALUES = 13;  // in the record, first word of windowValues: f16 ring [window][32 KV heads][96]
 constexpr u32 THREADS = 128;  // threads of a block
 
 // One word (two channels) of one exact token a thread, for keys and values. Slots of the window first, then sinks.

@@ -7,13 +7,13 @@
 const HEAD_DIM = 96u;  // channels of a head
 const WIDTH = 3072u;  // KV_HEADS * HEAD_DIM
 const SINKS = 4u;  // exact tokens at the start
-const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
-const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
-const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
-const AT_SINK_KEYS = 10u;  // record: where f16 [sinks][32 KV heads][96], after RoPE begins
-const AT_SINK_VALUES = 11u;  // record: where f16 [sinks][32 KV heads][96] begins
-const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][32 KV heads][96], after RoPE begins
-const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][32 KV heads][96] begins
+const AT_SINK_TOKENS = 0u;  // in the record, exact tokens at the start
+const AT_WINDOW_TOKENS = 3u;  // in the record, exact tokens in the ring
+const AT_PROMPT_TOKENS = 5u;  // in the record, tokens of the prompt in the input of the encode stages
+const AT_SINK_KEYS = 10u;  // in the record, first word of sinkKeys: f16 [sinks][32 KV heads][96], after RoPE
+const AT_SINK_VALUES = 11u;  // in the record, first word of sinkValues: f16 [sinks][32 KV heads][96]
+const AT_WINDOW_KEYS = 12u;  // in the record, first word of windowKeys: f16 ring [window][32 KV heads][96], after RoPE
+const AT_WINDOW_VALUES = 13u;  // in the record, first word of windowValues: f16 ring [window][32 KV heads][96]
 const THREADS = 128u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

@@ -11,9 +11,9 @@ const WIDTH = 3072u;  // KV_HEADS * HEAD_DIM
 const ANGLE_TILE = 64u;  // rows of the fine angle table
 const FINE_ANGLES = 256u;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
 const COARSE_ANGLES = 6400u;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
-const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_PROMPT_TOKENS = 5u;  // record: tokens of the prompt in the input of the encode stages
+const AT_SINK_TOKENS = 0u;  // in the record, exact tokens at the start
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_PROMPT_TOKENS = 5u;  // in the record, tokens of the prompt in the input of the encode stages
 const TILE_TOKENS = 32u;  // tokens of a tile
 
 // record of this sequence: lengths, then part offsets in words
@@ -42,15 +42,13 @@ fn add_angles(coarse: vec2f, fine: vec2f) -> vec2f {
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 48, pairs = 48, interleaved = 0
 // The first channel of a pair.
 fn first_of_pair_48_48_0(pair: u32) -> u32 {
-  var channel: u32 = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 48, pairs = 48, interleaved = 0
 // The second channel of a pair.
 fn second_of_pair_48_48_0(pair: u32) -> u32 {
-  var channel: u32 = pair + 48u;
-  return channel;
+  return pair + 48u;
 }
 
 fn key_at(i: u32) -> f32 {

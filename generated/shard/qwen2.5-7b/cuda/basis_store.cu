@@ -10,8 +10,8 @@
 constexpr u32 WIDTH = 512;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 96;  // components of a key
 constexpr u32 RANK_WORDS = 24;  // words of a basis row, four int8 columns each
-constexpr u32 AT_KEY_BASIS = 16;  // record: where i8 [512 channels][96 components] begins
-constexpr u32 AT_KEY_BASIS_SCALES = 17;  // record: where f16 [96 components] begins
+constexpr u32 AT_KEY_BASIS = 16;  // in the record, first word of keyBasis: i8 [512 channels][96 components]
+constexpr u32 AT_KEY_BASIS_SCALES = 17;  // in the record, first word of keyBasisScales: f16 [96 components]
 constexpr u32 THREADS = 256;  // threads of a block
 
 // dsl/codecs/pca.ts:142 basisScale

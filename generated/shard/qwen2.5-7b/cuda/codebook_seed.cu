@@ -10,7 +10,7 @@
 constexpr u32 WIDTH = 512;  // KV_HEADS * HEAD_DIM
 constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 SEED = 1;  // of the random start
 constexpr u32 SAMPLE = 4096;  // points of the k-means++ sample, at most

@@ -8,7 +8,7 @@
 #include "prelude.cuh"
 
 constexpr u32 WIDTH = 512;  // KV_HEADS * HEAD_DIM
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 TILE = 32;  // rows and columns of a matrix tile
 constexpr u32 TILE_TOKENS = 16;  // tokens of a tile

@@ -8,8 +8,8 @@
 const WIDTH = 512u;  // KV_HEADS * HEAD_DIM
 const RANK = 96u;  // components of a key
 const RANK_WORDS = 24u;  // words of a basis row, four int8 columns each
-const AT_KEY_BASIS = 16u;  // record: where i8 [512 channels][96 components] begins
-const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [96 components] begins
+const AT_KEY_BASIS = 16u;  // in the record, first word of keyBasis: i8 [512 channels][96 components]
+const AT_KEY_BASIS_SCALES = 17u;  // in the record, first word of keyBasisScales: f16 [96 components]
 const THREADS = 256u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

@@ -8,8 +8,8 @@
 #include "prelude.cuh"
 
 constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_KEY_MEAN = 18;  // record: where f16 [192 channels], before RoPE begins
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_KEY_MEAN = 18;  // in the record, first word of keyMean: f16 [192 channels], before RoPE
 constexpr u32 THREADS = 64;  // threads of a block
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 

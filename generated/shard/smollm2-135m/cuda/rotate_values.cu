@@ -11,9 +11,9 @@ constexpr u32 HEAD_DIM = 64;  // channels of a head
 constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
 constexpr u32 HADAMARD_BLOCK = 64;  // channels of one Hadamard block
 constexpr float HADAMARD_SCALE = 0.125f;  // 1 / sqrt(HADAMARD_BLOCK)
-constexpr u32 AT_SINK_TOKENS = 0;  // record: exact tokens at the start
-constexpr u32 AT_MIDDLE_TOKENS = 1;  // record: compressed tokens of the prompt
-constexpr u32 AT_PROMPT_TOKENS = 5;  // record: tokens of the prompt in the input of the encode stages
+constexpr u32 AT_SINK_TOKENS = 0;  // in the record, exact tokens at the start
+constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
+constexpr u32 AT_PROMPT_TOKENS = 5;  // in the record, tokens of the prompt in the input of the encode stages
 constexpr u32 THREADS = 64;  // threads of a block
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 32, bits 4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: coefficientHalves = 1, tileTokens = 16, warps = 1, basisBytes = 1
+// tunables: tileTokens = 16
 
 const HEAD_DIM = 64u;  // channels of a head
 const PAIRS = 32u;  // pairs of channels of a head; those past the rotary ones have angle zero
@@ -25,36 +25,36 @@ const ANGLE_TILE = 64u;  // rows of the fine angle table
 const FINE_ANGLES = 256u;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
 const COARSE_ANGLES = 4352u;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
 const RECORD_WORDS = 64u;  // words of a sequence record
-const AT_SINK_TOKENS = 0u;  // record: exact tokens at the start
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_STREAM_TOKENS = 2u;  // record: generated tokens that left the window
-const AT_WINDOW_TOKENS = 3u;  // record: exact tokens in the ring
-const AT_WINDOW_START = 4u;  // record: slot of the ring's oldest token
-const AT_SLIDING_WINDOW = 8u;  // record: tokens that a query sees, itself included; 0 for all
-const AT_SINK_KEYS = 10u;  // record: where f16 [sinks][3 KV heads][64], after RoPE begins
-const AT_SINK_VALUES = 11u;  // record: where f16 [sinks][3 KV heads][64] begins
-const AT_WINDOW_KEYS = 12u;  // record: where f16 ring [window][3 KV heads][64], after RoPE begins
-const AT_WINDOW_VALUES = 13u;  // record: where f16 ring [window][3 KV heads][64] begins
-const AT_KEY_CODES = 14u;  // record: where 4-bit fields [middle][32 components] begins
-const AT_KEY_SCALES = 15u;  // record: where f16 [32 components] begins
-const AT_KEY_BASIS = 16u;  // record: where i8 [192 channels][32 components] begins
-const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [32 components] begins
-const AT_KEY_MEAN = 18u;  // record: where f16 [192 channels], before RoPE begins
-const AT_VALUE_CODES = 19u;  // record: where u8 [middle][48 vectors] begins
-const AT_CODEBOOK = 20u;  // record: where f16 [256 entries][4] begins
-const AT_CHANNEL_MAX = 21u;  // record: where f16 [3 KV heads][64], after Hadamard begins
-const AT_STREAM_KEY_CODES = 22u;  // record: where 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard begins
-const AT_STREAM_KEY_NORMS = 23u;  // record: where f16 [stream][3 KV heads] begins
-const AT_STREAM_VALUE_CODES = 24u;  // record: where 8-bit fields [stream][3 KV heads][64], after Hadamard begins
-const AT_STREAM_VALUE_NORMS = 25u;  // record: where f16 [stream][3 KV heads] begins
+const AT_SINK_TOKENS = 0u;  // in the record, exact tokens at the start
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_STREAM_TOKENS = 2u;  // in the record, generated tokens that left the window
+const AT_WINDOW_TOKENS = 3u;  // in the record, exact tokens in the ring
+const AT_WINDOW_START = 4u;  // in the record, slot of the ring's oldest token
+const AT_SLIDING_WINDOW = 8u;  // in the record, tokens that a query sees, itself included; 0 for all
+const AT_SINK_KEYS = 10u;  // in the record, first word of sinkKeys: f16 [sinks][3 KV heads][64], after RoPE
+const AT_SINK_VALUES = 11u;  // in the record, first word of sinkValues: f16 [sinks][3 KV heads][64]
+const AT_WINDOW_KEYS = 12u;  // in the record, first word of windowKeys: f16 ring [window][3 KV heads][64], after RoPE
+const AT_WINDOW_VALUES = 13u;  // in the record, first word of windowValues: f16 ring [window][3 KV heads][64]
+const AT_KEY_CODES = 14u;  // in the record, first word of keyCodes: 4-bit fields [middle][32 components]
+const AT_KEY_SCALES = 15u;  // in the record, first word of keyScales: f16 [32 components]
+const AT_KEY_BASIS = 16u;  // in the record, first word of keyBasis: i8 [192 channels][32 components]
+const AT_KEY_BASIS_SCALES = 17u;  // in the record, first word of keyBasisScales: f16 [32 components]
+const AT_KEY_MEAN = 18u;  // in the record, first word of keyMean: f16 [192 channels], before RoPE
+const AT_VALUE_CODES = 19u;  // in the record, first word of valueCodes: u8 [middle][48 vectors]
+const AT_CODEBOOK = 20u;  // in the record, first word of codebook: f16 [256 entries][4]
+const AT_CHANNEL_MAX = 21u;  // in the record, first word of channelMax: f16 [3 KV heads][64], after Hadamard
+const AT_STREAM_KEY_CODES = 22u;  // in the record, first word of streamKeyCodes: 8-bit fields [stream][3 KV heads][64], after RoPE and Hadamard
+const AT_STREAM_KEY_NORMS = 23u;  // in the record, first word of streamKeyNorms: f16 [stream][3 KV heads]
+const AT_STREAM_VALUE_CODES = 24u;  // in the record, first word of streamValueCodes: 8-bit fields [stream][3 KV heads][64], after Hadamard
+const AT_STREAM_VALUE_NORMS = 25u;  // in the record, first word of streamValueNorms: f16 [stream][3 KV heads]
 const THREADS = 64u;  // threads of a block
 const TILE_TOKENS = 16u;  // tokens of a tile
-const WORK_ITEM_WORDS = 6u;  // words of a work item
-const PARTIAL_WORDS = 396u;  // numbers of one partial result
-const CHUNK_UNIT = 16u;  // a split gets a multiple of so many tokens
 const TILE_ROWS = 64u;  // rows of the shared tile: channels, or components
 const GROUP_COMPONENTS = 32u;  // most components whose codes are unpacked together
 const SCORE_SLICES = 5u;  // threads that share one dot product
+const WORK_ITEM_WORDS = 6u;  // words of a work item
+const PARTIAL_WORDS = 396u;  // numbers of one partial result
+const CHUNK_UNIT = 16u;  // a split gets a multiple of so many tokens
 const SCORE_SCALE = 0.180336878;  // what q.k is multiplied with first
 
 // records of all sequences
@@ -85,15 +85,13 @@ fn add_angles(coarse: vec2f, fine: vec2f) -> vec2f {
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The first channel of a pair.
 fn first_of_pair_32_32_0(pair: u32) -> u32 {
-  var channel: u32 = pair;
-  return channel;
+  return pair;
 }
 
 // dsl/codecs/unrope.ts:58 secondOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The second channel of a pair.
 fn second_of_pair_32_32_0(pair: u32) -> u32 {
-  var channel: u32 = pair + 32u;
-  return channel;
+  return pair + 32u;
 }
 
 // dsl/codecs/pca.ts:158 signedByte
@@ -152,12 +150,11 @@ const PAIR_QUADS = (TILE_QUADS + 1u) / 2u;
 const SCORE_QUADS = GROUP_SIZE * TILE_QUADS;
 const CODEBOOK_WORDS = ENTRIES * CHANNELS / 2u;
 const PARTIAL_ROW = HEAD_DIM + 2u;  // output, then maximum and weight sum
-const EMPTY = -1e30;  // below every score, and finite: WGSL has no infinity
 
 var<workgroup> scores: array<vec4f, SCORE_SLICES * SCORE_QUADS>;  // [slice of the channels][head][four tokens]
 var<workgroup> component_scales: array<f32, GROUP_COMPONENTS>;
 
-var<private> channel: u32;  // of the output; idle threads repeat the last one, and store nothing
+var<private> own_channel: u32;  // of the output; idle threads repeat the last one, and store nothing
 var<private> owner: bool;
 var<private> record: u32;  // of the sequence, in words
 var<private> kv_head: u32;
@@ -168,6 +165,48 @@ var<private> weight_sums: array<f32, GROUP_SIZE>;
 // Word of the sequence's record.
 fn field(index: u32) -> u32 {
   return sequences[record + index];
+}
+
+// The exponent of a token that is not seen: below every other, and finite, as WGSL has no infinity.
+const MASKED = -1e30;
+
+// One block's work: a KV head of a sequence, for one query row, over one of the splits of the tokens that the query sees.
+struct WorkItem {
+  sequence: u32,
+  kv_head: u32,
+  row: u32,
+  after: u32,
+  split: u32,
+  splits: u32,
+}
+
+fn work_item(item: u32) -> WorkItem {
+  let first = item * WORK_ITEM_WORDS;
+  return WorkItem(
+    work[first],
+    work[first + 1u],
+    work[first + 2u],
+    work[first + 3u],
+    work[first + 4u],
+    work[first + 5u],
+  );
+}
+
+// Tokens from `begin` up to `end`, counted from the first token of the sequence.
+struct TokenRange {
+  begin: u32,
+  end: u32,
+}
+
+// Tokens lie in the order of positions: a query sees none of the `after` last ones, and with a sliding window only the
+// nearest of the others. The splits share these.
+fn share_of(own: WorkItem, tokens: u32) -> TokenRange {
+  let visible_end = tokens - min(own.after, tokens);
+  let sliding = sequences[own.sequence * RECORD_WORDS + AT_SLIDING_WINDOW];
+  let visible = select(min(sliding, visible_end), visible_end, sliding == 0u);
+  let chunk = ((visible + own.splits - 1u) / own.splits + CHUNK_UNIT - 1u) / CHUNK_UNIT * CHUNK_UNIT;
+  let begin = visible_end - visible + min(own.split * chunk, visible);
+  return TokenRange(begin, min(begin + chunk, visible_end));
 }
 
 // Element of an f16 array, from the word that holds it.
@@ -364,10 +403,10 @@ fn stream_channel(codes: u32, norms: u32, token: u32, head: u32, channel: u32) -
   return level_value(unpack_field_8(channel)) * half_at(norms + token * NORM_WORDS, head);
 }
 
-const MIDDLE = 0u;
-const STREAM = 1u;
-const SINK = 2u;
-const RECENT = 3u;
+const MIDDLE_SEGMENT = 0u;
+const STREAM_SEGMENT = 1u;
+const SINK_SEGMENT = 2u;
+const WINDOW_SEGMENT = 3u;
 
 var<workgroup> codebook: array<u32, CODEBOOK_WORDS>;
 
@@ -383,10 +422,10 @@ fn ring_slot(token: u32) -> u32 {
 // A channel of a key that needs no rebuilding: all but the middle's.
 fn key_channel(segment: u32, token: u32, channel: u32) -> f32 {
   switch segment {
-    case STREAM: {
+    case STREAM_SEGMENT: {
       return stream_channel(field(AT_STREAM_KEY_CODES), field(AT_STREAM_KEY_NORMS), token, kv_head, channel);
     }
-    case SINK: { return exact_channel(AT_SINK_KEYS, token, channel); }
+    case SINK_SEGMENT: { return exact_channel(AT_SINK_KEYS, token, channel); }
     default: { return exact_channel(AT_WINDOW_KEYS, ring_slot(token), channel); }
   }
 }
@@ -407,25 +446,25 @@ fn load_keys(segment: u32, first: u32, count: u32) {
 // A channel of a value. A middle value is left without its channel's maximum, which multiplies the sum once.
 fn value_channel(segment: u32, token: u32, channel: u32) -> f32 {
   switch segment {
-    case MIDDLE: {
+    case MIDDLE_SEGMENT: {
       let vector = (kv_head * HEAD_DIM + channel) / CHANNELS;
       let word = cache[field(AT_VALUE_CODES) + token * VALUE_ROW_WORDS + vector / 4u];
       let entry = (word >> (vector % 4u * 8u)) & 0xffu;
       let element = entry * CHANNELS + channel % CHANNELS;
       return half_of(codebook[element / 2u], element);
     }
-    case STREAM: {
+    case STREAM_SEGMENT: {
       return stream_channel(field(AT_STREAM_VALUE_CODES), field(AT_STREAM_VALUE_NORMS), token, kv_head, channel);
     }
-    case SINK: { return exact_channel(AT_SINK_VALUES, token, channel); }
+    case SINK_SEGMENT: { return exact_channel(AT_SINK_VALUES, token, channel); }
     default: { return exact_channel(AT_WINDOW_VALUES, ring_slot(token), channel); }
   }
 }
 
-// Scores of a tile from the products of queries and keys, in base-2 exponents; EMPTY past `count` tokens.
+// Scores of a tile from the products of queries and keys, in base-2 exponents; MASKED past `count` tokens.
 fn exponents(products: vec4f, q: u32, count: u32) -> vec4f {
   let all = SCORE_SCALE * products;
-  return select(vec4f(EMPTY), all, vec4u(q * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(count));
+  return select(vec4f(MASKED), all, vec4u(q * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(count));
 }
 
 // SCORE_SLICES threads share one dot product: a slice of the channels, of one query head and four keys of the tile.
@@ -471,7 +510,7 @@ fn load_query(row: u32, thread: u32) {
 fn attend_segment(segment: u32, begin: u32, end: u32, thread: u32) {
   for (var first = begin; first < end; first += TILE_TOKENS) {
     let count = min(TILE_TOKENS, end - first);
-    if (segment == MIDDLE) {
+    if (segment == MIDDLE_SEGMENT) {
       build_middle_keys(first, end, thread);
     } else {
       load_keys(segment, first, count);
@@ -479,7 +518,7 @@ fn attend_segment(segment: u32, begin: u32, end: u32, thread: u32) {
     store_keys();
     var values = array<vec4f, TILE_QUADS>();  // zero past the end: nothing is stored there
     for (var t = 0u; t < count; t++) {
-      values[t / 4u][t % 4u] = value_channel(segment, first + t, channel);
+      values[t / 4u][t % 4u] = value_channel(segment, first + t, own_channel);
     }
     score_tile(count, thread);
     for (var h = 0u; h < GROUP_SIZE; h++) {
@@ -506,7 +545,7 @@ fn attend_segment(segment: u32, begin: u32, end: u32, thread: u32) {
 fn start_pass() {
   for (var h = 0u; h < GROUP_SIZE; h++) {
     accumulated[h] = 0.0;
-    maxima[h] = EMPTY;
+    maxima[h] = MASKED;
     weight_sums[h] = 0.0;
   }
 }
@@ -516,7 +555,7 @@ fn store_partial(item: u32, space: u32, thread: u32) {
   for (var h = 0u; h < GROUP_SIZE; h++) {
     let row = item * PARTIAL_WORDS + (space * GROUP_SIZE + h) * PARTIAL_ROW;
     if (owner) {
-      partials[row + channel] = accumulated[h];
+      partials[row + own_channel] = accumulated[h];
     }
     if (thread == 0u) {
       partials[row + HEAD_DIM] = maxima[h];
@@ -531,31 +570,23 @@ fn attend(
   @builtin(local_invocation_index) thread: u32,
 ) {
   let item = block.x;
-  let sequence = work[item * WORK_ITEM_WORDS];
-  let query_row = work[item * WORK_ITEM_WORDS + 2u];
-  let after = work[item * WORK_ITEM_WORDS + 3u];
-  let split = work[item * WORK_ITEM_WORDS + 4u];
-  let splits = work[item * WORK_ITEM_WORDS + 5u];
-  record = sequence * RECORD_WORDS;
-  kv_head = work[item * WORK_ITEM_WORDS + 1u];
-  channel = min(thread, HEAD_DIM - 1u);
+  let own = work_item(item);
+  record = own.sequence * RECORD_WORDS;
+  kv_head = own.kv_head;
+  own_channel = min(thread, HEAD_DIM - 1u);
   owner = thread < HEAD_DIM;
   own_pair(thread);
 
-  // Where the segments end, in the order of tokens, which is that of positions.
-  let lengths = sequence * RECORD_WORDS;
+  // Where the segments end, in the order of tokens, and the share of this block. Barriers stand in loops over it: all
+  // threads must be seen to have the same, which WGSL does not see of what comes from a private variable, as `record`.
+  let lengths = own.sequence * RECORD_WORDS;
   let sinks_end = sequences[lengths + AT_SINK_TOKENS];
   let middle_end = sinks_end + sequences[lengths + AT_MIDDLE_TOKENS];
   let stream_end = middle_end + sequences[lengths + AT_STREAM_TOKENS];
   let total = stream_end + sequences[lengths + AT_WINDOW_TOKENS];
-
-  // The tokens that the query sees, and the share of this block.
-  let visible_end = total - min(after, total);
-  let sliding_window = sequences[lengths + AT_SLIDING_WINDOW];
-  let visible = select(min(sliding_window, visible_end), visible_end, sliding_window == 0u);
-  let chunk = ((visible + splits - 1u) / splits + CHUNK_UNIT - 1u) / CHUNK_UNIT * CHUNK_UNIT;
-  let begin = visible_end - visible + min(split * chunk, visible);
-  let end = min(begin + chunk, visible_end);
+  let share = share_of(own, total);
+  let begin = share.begin;
+  let end = share.end;
 
   // Pass 0: Hadamard space.
   start_pass();
@@ -565,10 +596,10 @@ fn attend(
     for (var i = thread; i < CODEBOOK_WORDS; i += THREADS) {
       codebook[i] = cache[field(AT_CODEBOOK) + i];
     }
-    load_query(query_row, thread);
+    load_query(own.row, thread);
     workgroupBarrier();  // codebook and query are loaded
-    attend_segment(MIDDLE, middle_from - sinks_end, middle_to - sinks_end, thread);
-    let channel_max = half_at(field(AT_CHANNEL_MAX), kv_head * HEAD_DIM + channel);
+    attend_segment(MIDDLE_SEGMENT, middle_from - sinks_end, middle_to - sinks_end, thread);
+    let channel_max = half_at(field(AT_CHANNEL_MAX), kv_head * HEAD_DIM + own_channel);
     for (var h = 0u; h < GROUP_SIZE; h++) {
       accumulated[h] *= channel_max;
     }
@@ -576,20 +607,20 @@ fn attend(
   let stream_from = clamp(begin, middle_end, stream_end);
   let stream_to = clamp(end, middle_end, stream_end);
   if (stream_from < stream_to) {
-    load_query(query_row, thread);
+    load_query(own.row, thread);
     transform_heads(thread);  // q.k = (Hq).(Hk): the keys stay as they are stored
-    attend_segment(STREAM, stream_from - middle_end, stream_to - middle_end, thread);
+    attend_segment(STREAM_SEGMENT, stream_from - middle_end, stream_to - middle_end, thread);
   }
   store_partial(item, 0u, thread);
 
   // Pass 1: exact tokens, at both ends of the sequence.
   start_pass();
   if (begin < sinks_end || end > stream_end) {
-    load_query(query_row, thread);
+    load_query(own.row, thread);
   }
-  attend_segment(SINK, min(begin, sinks_end), min(end, sinks_end), thread);
-  let recent_from = clamp(begin, stream_end, total);
-  let recent_to = clamp(end, stream_end, total);
-  attend_segment(RECENT, recent_from - stream_end, recent_to - stream_end, thread);
+  attend_segment(SINK_SEGMENT, min(begin, sinks_end), min(end, sinks_end), thread);
+  let window_from = clamp(begin, stream_end, total);
+  let window_to = clamp(end, stream_end, total);
+  attend_segment(WINDOW_SEGMENT, window_from - stream_end, window_to - stream_end, thread);
   store_partial(item, 1u, thread);
 }

@@ -8,8 +8,8 @@
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const RANK = 32u;  // components of a key
 const RANK_WORDS = 8u;  // words of a basis row, four int8 columns each
-const AT_KEY_BASIS = 16u;  // record: where i8 [192 channels][32 components] begins
-const AT_KEY_BASIS_SCALES = 17u;  // record: where f16 [32 components] begins
+const AT_KEY_BASIS = 16u;  // in the record, first word of keyBasis: i8 [192 channels][32 components]
+const AT_KEY_BASIS_SCALES = 17u;  // in the record, first word of keyBasisScales: f16 [32 components]
 const THREADS = 256u;  // threads of a block
 
 // record of this sequence: lengths, then part offsets in words

@@ -6,7 +6,7 @@
 // tunables: tile = 32, tileTokens = 16
 
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
 const TILE = 32u;  // rows and columns of a matrix tile
 const TILE_TOKENS = 16u;  // tokens of a tile

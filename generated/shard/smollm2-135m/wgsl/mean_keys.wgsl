@@ -6,8 +6,8 @@
 // tunables: tileTokens = 32
 
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
-const AT_MIDDLE_TOKENS = 1u;  // record: compressed tokens of the prompt
-const AT_KEY_MEAN = 18u;  // record: where f16 [192 channels], before RoPE begins
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_KEY_MEAN = 18u;  // in the record, first word of keyMean: f16 [192 channels], before RoPE
 const THREADS = 64u;  // threads of a block
 const TILE_TOKENS = 32u;  // tokens of a tile
 

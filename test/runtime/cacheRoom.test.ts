@@ -1,0 +1,155 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { tablesOf } from '../../codegen/plan/layout.js';
+import { KvforgeError } from '../../dsl/errors.js';
+import { type CacheCapacity, KvCache } from '../../runtime/cache.js';
+import type { Device, DeviceBuffer, Launch } from '../../runtime/device.js';
+import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
+import { LoadedKernels } from '../../runtime/kernels.js';
+import { generated, halves, model, proxied } from './cacheCase.js';
+
+let device: Device;
+beforeAll(async () => {
+  device = await EmulatorDevice.open();
+});
+afterAll(() => device?.close());
+
+const load = async (own: Device) => LoadedKernels.load(own, await generated(own));
+
+function refusal(kernels: LoadedKernels, capacity: CacheCapacity): unknown {
+  try {
+    KvCache.open(kernels, capacity);
+  } catch (error) {
+    return error;
+  }
+  return undefined;
+}
+
+test('a cache that no kernel could bind is refused before anything is allocated', async () => {
+  const capacity = { sequences: 3, tokens: 20, generated: 4 };
+  const cache = KvCache.open(await load(device), capacity);
+  const share = cache.layout.bytes;
+  await cache.release();
+  const allocated: string[] = [];
+  const opened = async (bytesPerBinding: number) => {
+    const own = proxied(device, {
+      limits: { ...device.limits, bytesPerBinding },
+      allocate: (label, bytes) => {
+        allocated.push(label);
+        return device.allocate(label, bytes);
+      },
+    });
+    return refusal(await load(own), capacity);
+  };
+  const shares = await opened(3 * share - 1);
+  expect(shares).toBeInstanceOf(KvforgeError);
+  expect(shares).toMatchObject({
+    code: 'does-not-fit',
+    message: `cache: expected at most ${3 * share - 1} bytes (the largest binding of this device), got ${3 * share} (3 sequences of ${share}). Open the cache with fewer sequences or tokens.`,
+  });
+  // 256 levels, 64 rows of fine angles, and one of coarse ones.
+  const tables = (256 + 64 * 16 + 16) * 4;
+  expect(tables).toBeGreaterThan(3 * share);
+  expect(await opened(tables - 4)).toMatchObject({
+    code: 'does-not-fit',
+    message: `tables: expected at most ${tables - 4} bytes (the largest binding of this device), got ${tables} (angles of 20 tokens). Open the cache with fewer sequences or tokens.`,
+  });
+  expect(allocated).toEqual([]);
+  expect(await opened(tables)).toBeUndefined();
+});
+
+test.each(['cache', 'sequences', 'tables'])('nothing stays allocated when %s cannot be', async (failing) => {
+  const live = new Set<string>();
+  const own = proxied(device, {
+    allocate: (label, bytes): DeviceBuffer => {
+      if (label === failing) throw new Error('out of memory');
+      const buffer = device.allocate(label, bytes);
+      const free = buffer.release.bind(buffer);
+      const release = () => {
+        live.delete(label);
+        free();
+      };
+      live.add(label);
+      return Object.assign(buffer, { release });
+    },
+  });
+  const fault = refusal(await load(own), { sequences: 2, tokens: 20, generated: 4 });
+  expect(fault).toMatchObject({ message: 'out of memory' });
+  expect([...live]).toEqual([]);
+});
+
+test('angles reach as far as a prompt, and kernels look up none beyond', async () => {
+  const sizes = new Map<string, number>();
+  const own = proxied(device, {
+    allocate: (label, bytes) => {
+      sizes.set(label, bytes);
+      return device.allocate(label, bytes);
+    },
+  });
+  const kernels = await load(own);
+  // One row of the coarse table ends with the prompt, and the stream begins on the next one.
+  const tokens = kernels.geometry.angleTile;
+  const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 200 });
+  expect(sizes.get('tables')).toBe((tablesOf(kernels.geometry)[2].offset + model.headDim) * 4);
+  await cache.prefill(0, { keys: halves(tokens * 16, 1), values: halves(tokens * 16, 2), tokens });
+  const more = 150;
+  await cache.append(halves(more * 16, 3), halves(more * 16, 4), { tokens: more });
+  expect((await cache.decompress(0)).tokens).toBe(tokens + more);
+  const output = await cache.attend(halves(3 * 2 * 16, 5), { queries: 3 });
+  expect(output.every(Number.isFinite)).toBe(true);
+  await cache.release();
+});
+
+describe('launches', () => {
+  const watch = async (limits: Partial<Device['limits']>, change: Partial<typeof model> = {}) => {
+    const runs: (readonly Launch[])[] = [];
+    const own = proxied(device, {
+      limits: { ...device.limits, ...limits },
+      run: (launches) => {
+        runs.push(launches);
+        return device.run(launches);
+      },
+    });
+    const { geometry, ...rest } = await generated(own);
+    const changed = { ...rest, geometry: { ...geometry, model: { ...model, ...change } } };
+    return { runs, kernels: await LoadedKernels.load(own, changed) };
+  };
+
+  test('of an append take no more input at once than a kernel may bind', async () => {
+    const capacity = { sequences: 2, tokens: 0, generated: 100 };
+    const tokens = 100;
+    const bits = halves(2 * tokens * 16, 6);
+    const files: Uint8Array[] = [];
+    // A step is 64 bytes, padded to 256.
+    for (const { limits, steps } of [
+      { limits: {}, steps: [100] },
+      { limits: { bytesPerBinding: 2 ** 14 }, steps: [64, 36] },
+    ]) {
+      const { runs, kernels } = await watch(limits);
+      const cache = KvCache.open(kernels, capacity);
+      await cache.append(bits, bits, { tokens });
+      expect(runs.map((launches) => launches.length)).toEqual(steps);
+      files.push(await cache.save());
+      await cache.release();
+    }
+    expect(files[1]).toEqual(files[0]);
+  });
+
+  test.each([
+    { slidingWindow: undefined, splits: 4 },
+    { slidingWindow: 300, splits: 2 },
+    { slidingWindow: 8, splits: 1 },
+    { slidingWindow: 5000, splits: 4 },
+  ])('of attention split no more than a sliding window of $slidingWindow shows', async ({ slidingWindow, splits }) => {
+    const { runs, kernels } = await watch(
+      {},
+      {
+        kinds: [{ rope: model.rope, ...(slidingWindow === undefined ? {} : { slidingWindow }) }],
+      },
+    );
+    const cache = KvCache.open(kernels, { sequences: 1, tokens: 4, generated: 1000 });
+    await cache.append(halves(1000 * 16, 7), halves(1000 * 16, 8), { tokens: 1000 });
+    await cache.attend(halves(2 * 16, 9));
+    expect(runs.at(-1)!.map(({ grid }) => grid[0])).toEqual([splits]);
+    await cache.release();
+  });
+});
