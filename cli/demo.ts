@@ -4,6 +4,7 @@ import { packagePath } from '../codegen/packageRoot.js';
 import { KvforgeError } from '../dsl/errors.js';
 import { geometryOf } from '../dsl/geometry.js';
 import type { Scheme } from '../dsl/scheme.js';
+import { shard as scheme } from '../dsl/schemes/shard.js';
 import { type Activations, loadActivations } from '../runtime/report/activations.js';
 import type { LayerCodes } from '../runtime/report/measure.js';
 import { buildReport } from '../runtime/report/report.js';
@@ -11,7 +12,6 @@ import { type BackendResult, firstRun, mean, type SchemeResult } from '../runtim
 import { type BackendInput, type BackendName, backendNames, runBackend } from './demoBackend.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
 import { requirePlace, writeWhole } from './outputFolder.js';
-import { resolveScheme } from './resolve.js';
 import { duration, table } from './table.js';
 import { commaList, oneOfNames } from './values.js';
 
@@ -31,7 +31,6 @@ export async function demo(context: Context, options: DemoOptions, run: RunBacke
   const path = packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors');
   const activations = await loadActivations(path);
   const layers = layersOf(options.layers, activations);
-  const scheme = await resolveScheme('shard');
   context.progress(`${scheme.name} on ${activations.description}, layers ${layers.join(', ')}`);
 
   const exchange = shareCodes(names, layers);

@@ -21,7 +21,8 @@ export async function generateCommand(
   const started = performance.now();
   const target = targetOf(oneOfNames('--target', options.target, ['cuda', 'wgsl']), options);
   const choice = tunablesOf(options.set);
-  const [scheme, model] = await Promise.all([resolveScheme(schemeName), resolveModel(options.model)]);
+  const model = await resolveModel(options.model);
+  const scheme = await resolveScheme(schemeName, model);
   const generated = await generate(scheme, model, target, choice);
   const text = manifestText(generated.manifest);
   await writeGenerated(options.out, generated.files, text);

@@ -28,7 +28,8 @@ const mostTokens = 2 ** 24;
 export async function inspect(context: Context, schemeName: string, options: InspectOptions): Promise<Outcome> {
   const tokens = wholeNumber('--tokens', options.tokens, { from: 1, to: mostTokens });
   const generated = wholeNumber('--generated', options.generated, { from: 0, to: mostTokens });
-  const [scheme, model] = await Promise.all([resolveScheme(schemeName), resolveModel(options.model)]);
+  const model = await resolveModel(options.model);
+  const scheme = await resolveScheme(schemeName, model);
   const geometry = geometryOf(scheme, model);
   const layout = layoutSequence(geometry, { tokens, generated });
   if (tokens + generated > model.maxPositions) {

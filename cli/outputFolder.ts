@@ -2,13 +2,15 @@ import { randomBytes } from 'node:crypto';
 import { access, constants, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { KvforgeError } from '../dsl/errors.js';
+import { claimName, lockName, readLock, refuseLiving, takeLock } from './folderLock.js';
 
 const manifestName = 'manifest.json';
 const temporary = /^\.kvforge-[0-9a-f]{12}\.tmp$/;
 
 /**
  * Writes files and their manifest to a folder: the manifest last, each under a temporary name first, so that a reader
- * never sees half of one. Files of an earlier generation that are not written again are removed.
+ * never sees half of one. Files of an earlier generation that are not written again are removed. One process at a time:
+ * a lock file says who, and which files an interruption may leave.
  *
  * @param files plain file names to texts
  * @throws KvforgeError `wrong-use` when the folder holds anything that kvforge did not generate
@@ -21,15 +23,46 @@ export async function writeGenerated(
   for (const name of files.keys()) {
     if (!isPlainName(name)) throw new Error(`a generated file is called ${JSON.stringify(name)}`);
   }
+  requireName(folder);
   try {
-    const earlier = await earlierFiles(folder);
+    await contentsOf(folder);
     await makeFolder(folder);
-    for (const [name, text] of files) await replace(join(folder, name), text);
-    await replace(join(folder, manifestName), manifest);
-    for (const name of earlier) if (!files.has(name)) await rm(join(folder, name), { force: true });
+    const lock = await takeLock(folder, [...files.keys()]);
+    // Nothing is removed from a folder that is refused, so that its list stays too.
+    const before = await contentsOf(folder, lock.id).catch(async (error: unknown) => {
+      await lock.release(lock.leftovers);
+      throw error;
+    });
+    try {
+      await writeLocked(folder, files, manifest, before);
+    } finally {
+      await lock.release();
+    }
   } catch (error) {
     throw explained(folder, error);
   }
+}
+
+async function writeLocked(
+  folder: string,
+  files: ReadonlyMap<string, string>,
+  manifest: string,
+  before: Contents,
+): Promise<void> {
+  try {
+    for (const [name, text] of files) await replace(join(folder, name), text);
+    await replace(join(folder, manifestName), manifest);
+  } catch (error) {
+    // Without a manifest nobody could tell them from files of the user.
+    for (const name of [...files.keys(), ...before.leftovers]) {
+      if (!before.listed.includes(name)) await rm(join(folder, name), { force: true });
+    }
+    throw error;
+  }
+  for (const name of [...before.listed, ...before.leftovers]) {
+    if (!files.has(name)) await rm(join(folder, name), { force: true });
+  }
+  for (const name of before.temporaries) await rm(join(folder, name), { force: true });
 }
 
 /** A folder and those above it. Node's own recursive mkdir never returns below /proc, where no folder can be made. */
@@ -38,18 +71,29 @@ async function makeFolder(folder: string): Promise<void> {
     await mkdir(folder);
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    const present = await stat(folder).catch(() => undefined);
+    const present = await statOf(folder);
     if (code === 'EEXIST' && present?.isDirectory()) return;
+    if (code === 'EEXIST' && present === undefined) throw Object.assign(new Error('a link'), { code: danglingLink });
     const parent = dirname(folder);
-    const isMissing = (await stat(parent).catch(() => undefined)) === undefined;
-    if (code !== 'ENOENT' || parent === folder || !isMissing) throw error;
+    if (code !== 'ENOENT' || parent === folder || (await statOf(parent)) !== undefined) throw error;
     await makeFolder(parent);
-    await mkdir(folder);
+    // Another process may make it meanwhile.
+    await makeFolder(folder);
   }
+}
+
+const statOf = (path: string) => stat(path).catch(() => undefined);
+
+/** @throws KvforgeError `wrong-use` for an empty path */
+function requireName(path: string): void {
+  if (path.trim() !== '') return;
+  const hint = 'A variable in the command may be empty.';
+  throw new KvforgeError('wrong-use', { at: '--out', expected: 'a path', received: JSON.stringify(path), hint });
 }
 
 /** Refuses a path that `writeWhole` could not write, before the work whose result goes there. */
 export async function requirePlace(path: string): Promise<void> {
+  requireName(path);
   try {
     await refuseFolder(path);
     await access(dirname(path), constants.W_OK);
@@ -69,8 +113,7 @@ export async function writeWhole(path: string, text: string): Promise<void> {
 }
 
 async function refuseFolder(path: string): Promise<void> {
-  const isFolder = (await stat(path).catch(() => undefined))?.isDirectory() ?? false;
-  if (isFolder) throw Object.assign(new Error('a folder'), { code: 'EISDIR' });
+  if ((await statOf(path))?.isDirectory()) throw Object.assign(new Error('a folder'), { code: 'EISDIR' });
 }
 
 async function replace(path: string, text: string): Promise<void> {
@@ -89,16 +132,42 @@ function isPlainName(name: string): boolean {
   return name === basename(name) && /^[A-Za-z0-9_][A-Za-z0-9_.-]*$/.test(name);
 }
 
-/** What a manifest in the folder says was generated there; refuses a folder that holds anything else. */
-async function earlierFiles(folder: string): Promise<readonly string[]> {
-  const present = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return [] as string[];
+interface Contents {
+  /** What the manifest names. */
+  readonly listed: readonly string[];
+  /** What an interrupted generation has left, or may have. */
+  readonly leftovers: readonly string[];
+  readonly temporaries: readonly string[];
+}
+
+/**
+ * What of the folder kvforge has generated.
+ *
+ * @param own the lock that the caller holds
+ * @throws KvforgeError `wrong-use` for a folder that holds anything else, or that another process writes to
+ */
+async function contentsOf(folder: string, own?: string): Promise<Contents> {
+  const lock = await readLock(folder);
+  if (lock?.id !== own) refuseLiving(folder, lock);
+  const entries = await readdir(folder, { withFileTypes: true }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [];
     throw error;
   });
-  const listed = present.includes(manifestName) ? await listedFiles(join(folder, manifestName)) : undefined;
-  const known = new Set(listed === undefined ? [] : [...listed, manifestName]);
+  const present = entries.map(({ name }) => name);
+  const manifest = present.includes(manifestName) ? await listedFiles(join(folder, manifestName)) : undefined;
+  const listed = manifest ?? [];
+  const leftovers = (lock?.files ?? []).filter(isPlainName);
+  const known = new Set([
+    ...listed,
+    ...leftovers,
+    lockName,
+    claimName,
+    ...(manifest === undefined ? [] : [manifestName]),
+  ]);
   const others = present.filter((name) => !known.has(name) && !temporary.test(name));
   if (others.length > 0) {
+    // Another process has begun or ended while this one looked.
+    if ((await readLock(folder))?.id !== lock?.id) return contentsOf(folder, own);
     const shown = others.slice(0, 3).join(', ');
     throw new KvforgeError('wrong-use', {
       at: '--out',
@@ -107,7 +176,16 @@ async function earlierFiles(folder: string): Promise<readonly string[]> {
       hint: 'Choose another folder, or empty this one.',
     });
   }
-  return [...known].filter((name) => name !== manifestName);
+  const inTheWay = entries.find((entry) => entry.isDirectory());
+  if (inTheWay) {
+    throw new KvforgeError('wrong-use', {
+      at: '--out',
+      expected: `a place to write ${join(folder, inTheWay.name)}`,
+      received: 'a folder',
+      hint: 'Move it away, or choose another folder.',
+    });
+  }
+  return { listed, leftovers, temporaries: present.filter((name) => temporary.test(name)) };
 }
 
 /** The files of a manifest that kvforge wrote; undefined for any other file of that name. */
@@ -125,6 +203,9 @@ async function listedFiles(path: string): Promise<readonly string[] | undefined>
   }
 }
 
+/** Node has no code for it: a folder cannot be made there, and nothing is there. */
+const danglingLink = 'DANGLING';
+
 const reasons: Readonly<Record<string, string>> = {
   EACCES: 'no permission to write there',
   EPERM: 'no permission to write there',
@@ -133,6 +214,7 @@ const reasons: Readonly<Record<string, string>> = {
   EEXIST: 'a path through a file that is no folder',
   EISDIR: 'a folder',
   ENOENT: 'a path through a folder that does not exist',
+  [danglingLink]: 'a link to nothing',
   ELOOP: 'links that lead in a circle',
   ENOSPC: 'a full disk',
   ENAMETOOLONG: 'a name that is too long',

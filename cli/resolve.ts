@@ -20,13 +20,14 @@ const largestConfigBytes = 2 ** 24;
 /**
  * The scheme a command names: a preset, or a user's file.
  *
+ * @param model what the scheme is meant for
  * @throws KvforgeError `wrong-use` for a name that is neither, `invalid-scheme` for what the file exports
  */
-export async function resolveScheme(name: string): Promise<Scheme> {
+export async function resolveScheme(name: string, { headDim }: Pick<ModelShape, 'headDim'>): Promise<Scheme> {
   if (Object.hasOwn(presets, name)) return presets[name]!();
   if (/\.[cm]?[jt]s(#[^/]*)?$/.test(name)) {
     const { loadScheme } = await import('./loader/load.js');
-    return loadScheme(name);
+    return loadScheme(name, headDim);
   }
   throw new KvforgeError('wrong-use', {
     at: 'scheme',

@@ -30,7 +30,8 @@ export async function verify(
   const deviceName = oneOfNames('--device', options.device, deviceNames);
   const cases = wholeNumber('--cases', options.cases, { from: 1, to: 1_000_000 });
   const seed = wholeNumber('--seed', options.seed, { from: 0, to: 2 ** 32 - 1 });
-  const [scheme, model] = await Promise.all([resolveScheme(schemeName), resolveModel(options.model)]);
+  const model = await resolveModel(options.model);
+  const scheme = await resolveScheme(schemeName, model);
   const language = deviceName === 'webgpu' ? 'wgsl' : 'cuda';
   const generated = await generate(scheme, model, targetOf(language, options), tunablesOf(options.set));
   const device = await tools.open(deviceName, { checks: 'full' }, context);

@@ -1,9 +1,11 @@
-import type { Geometry } from '../dsl/geometry.js';
+import { type Geometry, isNormalFloat } from '../dsl/geometry.js';
 import { recordEntries, recordWords, tablesOf } from './plan/layout.js';
 
 /** A named number of the generated text, with what it counts. */
 export interface Constant {
   readonly name: string;
+  /** Of the name, never of the value: a float may happen to be whole. */
+  readonly type: 'u32' | 'f32';
   readonly value: number;
   readonly comment: string;
 }
@@ -13,10 +15,26 @@ export function constantName(name: string): string {
   return name.replace(/([a-z0-9])([A-Z])/g, '$1_$2').toUpperCase();
 }
 
+/** What is not a count. */
+const floatNames: ReadonlySet<string> = new Set(['HADAMARD_SCALE', 'SCORE_CAP', 'SCORE_SCALE']);
+
+/**
+ * A constant with the type of its name.
+ *
+ * @throws Error where kernels would read another number: compilers refuse one that is too large, devices may take a
+ * subnormal for zero
+ */
+function typed(name: string, value: number, comment: string): Constant {
+  const type = floatNames.has(name) ? 'f32' : 'u32';
+  const fits = type === 'f32' ? isNormalFloat(value) : value === value >>> 0;
+  if (!fits) throw new Error(`${name} = ${value} is no ${type === 'f32' ? 'normal float32' : 'u32'}`);
+  return { name, type, value, comment };
+}
+
 /** Every number of the geometry that a template may name; the renderer prints those that it does name. */
 export function geometryConstants(g: Geometry): readonly Constant[] {
   const [levels, fine, coarse] = tablesOf(g);
-  const constants: Constant[] = [
+  const constants: readonly Omit<Constant, 'type'>[] = [
     { name: 'HEAD_DIM', value: g.headDim, comment: 'channels of a head' },
     {
       name: 'PAIRS',
@@ -55,10 +73,12 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
     },
     { name: 'RECORD_WORDS', value: recordWords, comment: 'words of a sequence record' },
   ];
-  for (const { name, word, holds } of recordEntries(g)) {
-    constants.push({ name: `AT_${constantName(name)}`, value: word, comment: `in the record, ${holds}` });
-  }
-  return constants;
+  const entries = recordEntries(g).map(({ name, word, holds }) => ({
+    name: `AT_${constantName(name)}`,
+    value: word,
+    comment: `in the record, ${holds}`,
+  }));
+  return [...constants, ...entries].map(({ name, value, comment }) => typed(name, value, comment));
 }
 
 /** What the numbers of a schedule count; a stage that names a new one explains it here. */
@@ -97,5 +117,5 @@ const scheduleComments: Readonly<Record<string, string>> = {
 export function scheduleConstant(name: string, value: number): Constant {
   const comment = scheduleComments[name];
   if (comment === undefined) throw new Error(`codegen/constants.ts does not say what ${name} counts`);
-  return { name, value, comment };
+  return typed(name, value, comment);
 }

@@ -5,6 +5,7 @@ import { defineScheme, type Scheme } from '../dsl/scheme.js';
 import { checkTarget, chooseTunables, type Target } from '../dsl/stage.js';
 import { stages } from '../dsl/stages/index.js';
 import type { Assets } from './assets.js';
+import { checkArguments } from './checkArguments.js';
 import { functionLibrary } from './library.js';
 import { type KernelDescriptor, type Manifest, schemeRecord } from './manifest.js';
 import { partsOf, recordEntries, recordWords, tablesOf } from './plan/layout.js';
@@ -42,6 +43,8 @@ export async function generateFrom(
   target: Target,
   choice: TunableChoice = {},
 ): Promise<GeneratedKernels> {
+  defineScheme(scheme);
+  checkArguments(model, target, choice);
   checkTarget(target);
   const names = stages.map(({ name }) => name);
   for (const name of Object.keys(choice)) {
@@ -53,7 +56,7 @@ export async function generateFrom(
       hint: 'Name the stage that has the tunable.',
     });
   }
-  const geometry = geometryOf(defineScheme(scheme), model);
+  const geometry = geometryOf(scheme, model);
   const [library, templates] = await Promise.all([functionLibrary(scheme, assets), assets.templates(target.language)]);
   const ending = target.language === 'cuda' ? 'cu' : 'wgsl';
   const files = new Map<string, string>();

@@ -117,19 +117,20 @@ function constants({ geometry, target, kernel }: RenderInput, text: string): str
   ];
   const words = new Set(text.match(/\b[A-Z][A-Z0-9_]*\b/g));
   const named = [...geometryConstants(geometry), ...own].filter(({ name }) => words.has(name));
-  const lines = named.map(({ name, value, comment }) =>
-    target.language === 'cuda'
-      ? `constexpr ${Number.isInteger(value) ? 'u32' : 'float'} ${name} = ${number(value, 'f')};  ${commentLine(comment)}`
-      : `const ${name} = ${number(value, '')}${Number.isInteger(value) ? 'u' : ''};  ${commentLine(comment)}`,
-  );
+  const lines = named.map(({ name, type, value, comment }) => {
+    const declared =
+      target.language === 'cuda'
+        ? `constexpr ${type === 'u32' ? `u32 ${name} = ${value}` : `float ${name} = ${float(value)}f`}`
+        : `const ${name} = ${type === 'u32' ? `${value}u` : float(value)}`;
+    return `${declared};  ${commentLine(comment)}`;
+  });
   return lines.join('\n');
 }
 
-/** A number as both languages read it; floats with nine digits, which name every float32. */
-function number(value: number, floatSuffix: string): string {
-  if (Number.isInteger(value)) return String(value);
+/** A float as both languages read it, with nine digits, which name every float32. */
+function float(value: number): string {
   const text = Number(Math.fround(value).toPrecision(9)).toString();
-  return `${text.includes('.') || text.includes('e') ? text : `${text}.0`}${floatSuffix}`;
+  return text.includes('.') || text.includes('e') ? text : `${text}.0`;
 }
 
 function cudaSignature(kernel: KernelPlan): string {

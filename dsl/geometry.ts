@@ -96,6 +96,7 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     );
   }
   checkLevels(scheme, headDim, refuse);
+  checkScores(model, refuse);
   return {
     scheme,
     model,
@@ -122,6 +123,30 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     normWords: Math.ceil(kvHeads / 2),
     angleTile: 64,
   };
+}
+
+/**
+ * Whether a kernel reads `value` as what it is, to float32's precision, and not as infinite, nor as zero.
+ *
+ * @example
+ * isNormalFloat(1e-40); // false
+ */
+export function isNormalFloat(value: number): boolean {
+  const size = Math.abs(Math.fround(value));
+  return size >= 2 ** -126 && size < Number.POSITIVE_INFINITY;
+}
+
+/** Kernels hold the scale and the cap, both also times log2(e), and scale / cap. */
+function checkScores({ scoreScale, scoreCap }: ModelShape, refuse: Refuse): void {
+  const fits = (value: number) => value > 0 && isNormalFloat(value) && isNormalFloat(value * Math.LOG2E);
+  const expected = 'a number above 0 that float32 holds at full precision';
+  const hint = 'Most models have 1 / sqrt(headDim).';
+  if (!fits(scoreScale)) refuse('model.scoreScale', expected, scoreScale, hint);
+  if (scoreCap === undefined) return;
+  if (!fits(scoreCap)) refuse('model.scoreCap', expected, scoreCap, 'Leave it out for scores without a cap.');
+  if (!fits(scoreScale / scoreCap)) {
+    refuse('model.scoreScale', `${expected}, over scoreCap too`, `${scoreScale} over ${scoreCap}`, hint);
+  }
 }
 
 function placeGroups(

@@ -41,9 +41,7 @@ export interface Scheme {
  */
 export function defineScheme(scheme: Scheme): Scheme {
   const refuse = (at: string, expected: string, received: unknown, hint: string): never => {
-    // JSON writes NaN and Infinity as null, which would hide the fault.
-    const shown = typeof received === 'number' ? String(received) : (JSON.stringify(received) ?? 'undefined');
-    throw new KvforgeError('invalid-scheme', { at, expected, received: shown, hint });
+    throw new KvforgeError('invalid-scheme', { at, expected, received: shown(received), hint });
   };
   const isCount = (value: unknown, low: number, high: number) =>
     Number.isInteger(value) && (value as number) >= low && (value as number) <= high;
@@ -128,6 +126,19 @@ export function defineScheme(scheme: Scheme): Scheme {
   return scheme;
 }
 
+/** A value as a text; it may be anything, as a scheme comes from a user's file. */
+function shown(value: unknown): string {
+  if (typeof value === 'bigint') return `${value}n`;
+  // JSON writes NaN and Infinity as null, which would hide the fault.
+  if (typeof value === 'number' || typeof value === 'symbol') return String(value);
+  try {
+    const text = JSON.stringify(value, (_, inner: unknown) => (typeof inner === 'bigint' ? `${inner}n` : inner));
+    return text ?? 'undefined';
+  } catch {
+    return 'an object that has no JSON';
+  }
+}
+
 /** Whether widths are decided by each prompt instead of by the scheme. */
 export function isAllocated(bits: LowRankCodec['bits']): bits is AllocatedBits {
   return typeof bits === 'object' && bits !== null && 'budget' in bits;
@@ -165,7 +176,9 @@ function checkWidths(basis: LowRankCodec, given: FieldBits | readonly FieldBits[
 type Refuse = (at: string, expected: string, received: unknown, hint: string) => never;
 
 function checkKinds(chain: unknown, at: string, kinds: readonly string[], example: string, refuse: Refuse): void {
-  const met = Array.isArray(chain) ? chain.map((codec) => (codec as { kind?: unknown } | null)?.kind ?? null) : chain;
+  const met = Array.isArray(chain)
+    ? Array.from(chain, (codec) => (codec as { kind?: unknown } | null)?.kind ?? null)
+    : chain;
   if (!Array.isArray(met) || met.length !== kinds.length || met.some((kind, i) => kind !== kinds[i])) {
     refuse(at, `codecs of kind ${kinds.join(', ')}`, met, `Write ${example}.`);
   }

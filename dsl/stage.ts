@@ -190,11 +190,12 @@ export function chooseTunables<Space extends TunableSpace>(
 ): Chosen<Space> {
   const space = stage.tunables(target);
   for (const [name, value] of Object.entries(chosen)) {
-    if (!space[name]?.values.includes(value)) {
+    const tunable = Object.hasOwn(space, name) ? space[name] : undefined;
+    if (!tunable?.values.includes(value)) {
       throw new KvforgeError('wrong-use', {
         at: `${stage.name}.${name}`,
-        expected: space[name]
-          ? `one of ${space[name].values.join(', ')}`
+        expected: tunable
+          ? `one of ${tunable.values.join(', ')}`
           : `a tunable of ${stage.name}: ${Object.keys(space).join(', ')}`,
         received: String(value),
         hint: 'Leave it out for the default.',

@@ -13,21 +13,29 @@ export interface AttendInput {
   readonly tables: BufferRange;
   /** f16 bits [sequences][queries][heads][head dim], after RoPE. */
   readonly query: Uint16Array;
+  /** Tokens that a query sees, at most. */
+  readonly seen: number;
 }
 
 export interface AttendRun {
-  readonly launches: readonly Launch[];
+  /** Launches that a device is to run together, then the next ones: a time-out is for as much as one work list holds. */
+  readonly runs: readonly (readonly Launch[])[];
   /** f32 [sequences][queries][heads][head dim] */
   readonly output: DeviceBuffer;
 }
 
 /** Most work items of a launch: enough to fill any device many times over, at a bounded size of their partial results. */
 const mostWorkItems = 16384;
+/** Most tokens of a work list, over all its rows: a CPU takes seconds for them, well within the time-out of a run. */
+const mostTokensOfRun = 2 ** 22;
+/** Most work items of one attention: more of them is a mistake, or work for several calls. */
+const mostItemsOfCall = 2 ** 22;
 
 /**
  * The launches of one attention over every sequence: on CUDA one, whose last block of a row merges the splits, in WGSL
  * two; more where there are more rows than a launch takes.
  *
+ * @throws KvforgeError `does-not-fit` for more work items than one attention or one launch takes
  * @param owned takes the buffers as they are allocated, so that the caller can release them whatever happens
  */
 export function attendLaunches(
@@ -44,7 +52,9 @@ export function attendLaunches(
     return buffer;
   };
   const rows = planRows(g, plan);
-  const most = rowsOfLaunch(device, g, plan.splits);
+  checkWorkItems(g, plan, rows * plan.splits);
+  const affordable = Math.max(1, Math.floor(mostTokensOfRun / Math.max(1, input.seen)));
+  const most = Math.min(affordable, rowsOfLaunch(device, g, plan.splits));
   // A launch reads the results of its own rows alone, so all launches share the room for them.
   const partials = { buffer: allocate('partials', Math.min(rows, most) * plan.splits * partialWords(g) * 4) };
   const output = allocate('output', plan.sequences * plan.queries * g.heads * g.headDim * 4);
@@ -57,22 +67,32 @@ export function attendLaunches(
   };
   const counters =
     device.target === 'cuda' ? { buffer: allocate('counters', rows * 4, new Uint32Array(rows)) } : undefined;
-  const launches: Launch[] = [];
+  const runs: Launch[][] = [];
   for (let first = 0; first < rows; first += most) {
     const end = Math.min(rows, first + most);
     const workItems = (end - first) * plan.splits;
     const list = planWork(g, plan, { first, end });
     const work = { buffer: allocate('work', list.byteLength, list) };
     if (counters) {
-      launches.push(kernels.launch('attend', { workItems }, { ...shared, work, output: { buffer: output }, counters }));
+      runs.push([kernels.launch('attend', { workItems }, { ...shared, work, output: { buffer: output }, counters })]);
     } else {
-      launches.push(
+      runs.push([
         kernels.launch('attend', { workItems }, { ...shared, work }),
         kernels.launch('attend_merge', { workItems }, { work, partials, output: { buffer: output } }),
-      );
+      ]);
     }
   }
-  return { launches, output };
+  return { runs, output };
+}
+
+function checkWorkItems(g: Geometry, { sequences, queries, splits }: WorkPlan, items: number): void {
+  if (items <= mostItemsOfCall) return;
+  throw new KvforgeError('does-not-fit', {
+    at: 'queries',
+    expected: `at most ${mostItemsOfCall} work items`,
+    received: `${items} (${sequences} sequences x ${queries} queries x ${g.kvHeads} KV heads x ${splits} splits)`,
+    hint: 'Attend with fewer queries a call, or leave splits out.',
+  });
 }
 
 /** As many splits as the tokens that a query sees at most keep busy, and as a launch has room for. */

@@ -4,9 +4,10 @@ import type { Geometry } from '../dsl/geometry.js';
 import type { LayerShape } from '../dsl/model.js';
 import { type AppendOptions, append } from './cache/append.js';
 import { type CacheCapacity, checkCapacity } from './cache/capacity.js';
-import { checkObject, checkSequences, checkWhole } from './cache/checkInput.js';
+import { checkLoaded, checkSequences, checkWhole } from './cache/checkInput.js';
 import type { Prompt } from './cache/checkPrompt.js';
-import { readContents } from './cache/contents.js';
+import { contentsBytes, readContents } from './cache/contents.js';
+import { checkFileBytes } from './cache/fileBytes.js';
 import { packCache } from './cache/format.js';
 import { cacheIdentity } from './cache/identity.js';
 import { croppedLengths, emptyLengths, totalTokens } from './cache/lengths.js';
@@ -51,11 +52,11 @@ export class KvCache {
   /**
    * Allocates the cache: exactly `bytes` for the compressed parts, and the shared tables.
    *
-   * @throws KvforgeError `wrong-use` when a count is not a whole number in range, or past the positions of the model;
-   * `does-not-fit` when a kernel of the device cannot bind as much
+   * @throws KvforgeError `wrong-use` when kernels are not loaded, a count is not a whole number in range, or past the
+   * positions of the model; `does-not-fit` when a kernel of the device cannot bind as much
    */
   static open(kernels: LoadedKernels, capacity: CacheCapacity): KvCache {
-    checkObject(kernels?.geometry, 'kernels', 'kernels that LoadedKernels.load gave');
+    checkLoaded(kernels);
     checkCapacity(kernels.geometry.model, capacity);
     return new KvCache(new CacheMemory(kernels, capacity));
   }
@@ -194,6 +195,7 @@ export class KvCache {
    * Everything that the sequences hold, as the bytes of one safetensors file, with a version and a checksum. In Node,
    * `saveCache` writes it to the disk.
    *
+   * @throws KvforgeError `does-not-fit` for 2 GiB or more
    * @example
    * const larger = KvCache.open(kernels, { sequences: 2, tokens: 512, generated: 64 });
    * await larger.load(await cache.save());
@@ -202,7 +204,9 @@ export class KvCache {
   save(): Promise<Uint8Array> {
     return this.#turn(async (memory) => {
       const contents = [];
-      for (const [sequence, lengths] of (await memory.readRecords()).entries()) {
+      const records = await memory.readRecords();
+      checkFileBytes(contentsBytes(memory.layout, records));
+      for (const [sequence, lengths] of records.entries()) {
         contents.push(readContents(memory.layout, await memory.readShare(sequence), lengths));
       }
       return packCache(cacheIdentity(memory), memory.layout, contents);
@@ -215,7 +219,7 @@ export class KvCache {
    * have to have the same frequencies: those for `tokens` of the capacity. Names of schemes and models are not compared.
    *
    * @throws KvforgeError `invalid-input` for a file that is damaged, of another version, or of another scheme, model,
-   * layer or frequencies; `does-not-fit` for more than the cache has room for
+   * layer or frequencies; `does-not-fit` for more than the cache has room for, or 2 GiB
    */
   load(file: Uint8Array): Promise<void> {
     return this.#turn(async (memory) => {

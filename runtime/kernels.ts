@@ -2,6 +2,7 @@ import type { GeneratedKernels } from '../codegen/generate.js';
 import { evaluateExtent, type KernelDescriptor } from '../codegen/manifest.js';
 import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry } from '../dsl/geometry.js';
+import { checkLoad } from './checkLoad.js';
 import type { BufferRange, CompiledKernel, Device, Launch } from './device.js';
 
 /**
@@ -25,22 +26,15 @@ export class LoadedKernels {
   /**
    * Compiles the kernels (all, or the named entries).
    *
-   * @throws KvforgeError `wrong-use` when they were generated for another language, `missing-capability` when the device
+   * @throws KvforgeError `wrong-use` when they were generated for another language or an entry is none of them, `missing-capability` when the device
    * lacks a feature, `compile-failed` at a line of the generated text
    * @example
    * const generated = await generate(shard, model, defaultTargets[device.target]);
    * const decompress = await LoadedKernels.load(device, generated, ['decompress']);
    */
   static async load(device: Device, generated: GeneratedKernels, entries?: readonly string[]): Promise<LoadedKernels> {
+    checkLoad(device, generated, entries);
     const { manifest, files, geometry } = generated;
-    if (manifest.target.language !== device.target) {
-      throw new KvforgeError('wrong-use', {
-        at: device.description,
-        expected: `kernels in ${device.target}`,
-        received: `kernels in ${manifest.target.language}`,
-        hint: `Generate with target ${device.target}.`,
-      });
-    }
     const wanted = manifest.kernels.filter((kernel) => entries === undefined || entries.includes(kernel.entry));
     const texts = wanted.map((descriptor: KernelDescriptor) => ({ descriptor, source: files.get(descriptor.file)! }));
     const compiled = await device.compile(texts);

@@ -4,23 +4,24 @@ import { mkdtemp, realpath, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { type ErrorCode, type ErrorParts, KvforgeError } from '../../dsl/errors.js';
+import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
 import { defineScheme, type Scheme } from '../../dsl/scheme.js';
-import { inFile } from '../inFile.js';
-import type { ProbeReport } from './probe.js';
-import { besides, importUserFile, type PlainError } from './userModule.js';
+import { pick } from './pick.js';
+import type { ProbeReport, ProbeRequest } from './probe.js';
+import { besides, importUserFile, type PlainError, plainError } from './userModule.js';
 
 /**
  * Loads a scheme from a user's file: its default export, its only scheme, or the one named after `#`.
  *
- * The file is loaded in a child process first: one that never ends is killed there.
+ * The file is loaded and its scheme read in a child process first: one that never ends is killed there.
  *
+ * @param headDim what the scheme's tables will be asked for
  * @throws KvforgeError `invalid-scheme` with the file, and the line where there is one
  * @example
- * await loadScheme('./my-schemes.ts#small');
+ * await loadScheme('./my-schemes.ts#small', model.headDim);
  */
-export async function loadScheme(name: string, limitMs = 20_000): Promise<Scheme> {
-  const { path, exportName } = existsSync(name) ? { path: name, exportName: undefined } : splitName(name);
+export async function loadScheme(given: string, headDim: number, limitMs = 20_000): Promise<Scheme> {
+  const { path, exportName } = existsSync(given) ? { path: given, exportName: undefined } : splitName(given);
   const refuse = (expected: string, received: string, hint: string): never => {
     throw new KvforgeError('invalid-scheme', { at: path, expected, received, hint });
   };
@@ -31,21 +32,31 @@ export async function loadScheme(name: string, limitMs = 20_000): Promise<Scheme
   const url = pathToFileURL(file).href;
   const cache = await mkdtemp(join(tmpdir(), 'kvforge-scheme-'));
   try {
-    const report = await probe(url, cache, limitMs);
-    if (report === 'too slow') {
+    const report = await probe(
+      { url, cache, path, headDim, ...(exportName === undefined ? {} : { exportName }) },
+      limitMs,
+    );
+    if (report.ended === 'never') {
       refuse(
         `a file that loads within ${limitMs / 1000} s`,
         'one that was still running',
         'Look for a loop, or a promise that never settles.',
       );
-    } else if (typeof report === 'number') {
-      refuse('a file that loads', `one that ended the process with code ${report}`, 'Remove the call that exits.');
-    } else if (!report.loaded) {
-      throw faultOf(report.error, path, file);
+    } else if (report.ended === 'early') {
+      refuse('a file that loads', ...earlyEnd(report));
+    } else if (report.ended === 'error') {
+      throw faultOf(report.error, report.while, path, file);
     }
-    const exports = await importUserFile(url, cache);
-    const found = pick(exports, exportName, refuse);
-    return inFile(path, () => defineScheme(found));
+    let step: Step = 'loading';
+    try {
+      const exports = await importUserFile(url, cache);
+      step = 'reading';
+      const { name, keys, values, sinks, window, stream } = defineScheme(pick(exports, exportName, path));
+      // A plain object: as a promise's value, a proxy or an object with a `then` would run once more.
+      return { name, keys, values, sinks, window, stream };
+    } catch (error) {
+      throw faultOf(plainError(error), step, path, file);
+    }
   } finally {
     await rm(cache, { recursive: true, force: true });
   }
@@ -58,70 +69,59 @@ function splitName(name: string): { path: string; exportName: string | undefined
     : { path: name.slice(0, hash), exportName: name.slice(hash + 1) };
 }
 
-/** What the child reports, the code it exits with when it does not, or that it had to be killed. */
-function probe(url: string, cache: string, limitMs: number): Promise<ProbeReport | number | 'too slow'> {
+type Step = 'loading' | 'reading';
+
+/** A child that ended before it reported anything. */
+interface EarlyEnd {
+  readonly ended: 'early';
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+}
+
+function probe(request: ProbeRequest, limitMs: number): Promise<ProbeReport | EarlyEnd | { readonly ended: 'never' }> {
   return new Promise((settle, reject) => {
-    const child = fork(fileURLToPath(besides('./probe')), [url, cache], {
+    const child = fork(fileURLToPath(besides('./probe')), [JSON.stringify(request)], {
       stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
     });
-    let result: ProbeReport | 'too slow' | undefined;
+    let result: ProbeReport | { readonly ended: 'never' } | undefined;
     const timer = setTimeout(() => {
-      result = 'too slow';
+      result ??= { ended: 'never' };
       child.kill('SIGKILL');
     }, limitMs);
     child.on('message', (message) => {
       result ??= message as ProbeReport;
     });
     child.on('error', reject);
-    child.on('close', (code) => {
+    child.on('close', (code, signal) => {
       clearTimeout(timer);
-      settle(result ?? code ?? 1);
+      settle(result ?? { ended: 'early', code, signal });
     });
   });
 }
 
-function faultOf({ name, message, stack, code, parts }: PlainError, path: string, file: string): KvforgeError {
+/** What Node ends with when a top-level await can never settle. */
+const unsettledCode = 13;
+
+function earlyEnd({ code, signal }: EarlyEnd): [received: string, hint: string] {
+  if (signal !== null) return [`one that ended the process by ${signal}`, 'Remove what ends or exhausts the process.'];
+  if (code === unsettledCode) {
+    return ['one that never finished loading', 'Look for an await of a promise that never settles.'];
+  }
+  return [`one that ended the process with code ${code}`, 'Remove the call that exits.'];
+}
+
+function faultOf(error: PlainError, step: Step, path: string, file: string): KvforgeError {
+  const { name, message, stack, code, parts } = error;
   const position = stack.split('\n').find((line) => line.includes(file) && /:\d+:\d+\)?$/.test(line));
-  const place = /:\d+:\d+(?=\)?$)/.exec(position ?? '')?.[0] ?? '';
-  if (code !== undefined) {
-    const inner = parts as ErrorParts;
-    return new KvforgeError(code as ErrorCode, { ...inner, at: `${path}${place}: ${inner.at}` });
+  const place = `${path}${/:\d+:\d+(?=\)?$)/.exec(position ?? '')?.[0] ?? ''}`;
+  if (code !== undefined && parts !== undefined) {
+    // What refuses the file as a whole names it already.
+    return new KvforgeError(code as ErrorCode, { ...parts, at: parts.at === path ? path : `${place}: ${parts.at}` });
   }
   return new KvforgeError('invalid-scheme', {
-    at: `${path}${place}`,
-    expected: 'a file that loads',
+    at: place,
+    expected: step === 'loading' ? 'a file that loads' : 'a scheme that can be read',
     received: `${name}: ${message.split('\n')[0]!}`,
     hint: 'Correct the file.',
   });
-}
-
-type Refuse = (expected: string, received: string, hint: string) => never;
-
-function isScheme(value: unknown): value is Scheme {
-  return typeof value === 'object' && value !== null && 'keys' in value && 'values' in value;
-}
-
-function pick(exports: Record<string, unknown>, name: string | undefined, refuse: Refuse): Scheme {
-  if (name !== undefined) {
-    const chosen = exports[name];
-    if (isScheme(chosen)) return chosen;
-    const names = Object.keys(exports).filter((key) => isScheme(exports[key]));
-    return refuse(
-      `a scheme exported as ${name}`,
-      names.join(', ') || 'no scheme',
-      'A scheme is what defineScheme({...}) returns.',
-    );
-  }
-  if (isScheme(exports.default)) return exports.default;
-  const schemes = Object.entries(exports).filter(([, value]) => isScheme(value));
-  if (schemes.length === 1) return schemes[0]![1] as Scheme;
-  if (schemes.length === 0) {
-    return refuse(
-      'an exported scheme',
-      Object.keys(exports).length === 0 ? 'no exports' : `only ${Object.keys(exports).join(', ')}`,
-      'Write export default defineScheme({...}).',
-    );
-  }
-  const names = schemes.map(([key]) => key);
-  return refuse('one scheme', names.join(', '), `Pick one by its name: file.ts#${names[0]}.`);
 }

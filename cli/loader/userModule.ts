@@ -1,6 +1,7 @@
 import { register } from 'node:module';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { ErrorParts } from '../../dsl/errors.js';
 import type { HookData } from './hooks.js';
 
 /** `.ts` from the sources, `.js` from dist. */
@@ -35,12 +36,39 @@ export interface PlainError {
   readonly stack: string;
   /** Of a KvforgeError. */
   readonly code?: string;
-  readonly parts?: unknown;
+  readonly parts?: ErrorParts;
 }
 
+/** What was thrown may be anything, whose properties and `toString` throw in turn. */
 export function plainError(error: unknown): PlainError {
-  if (!(error instanceof Error))
-    return { name: 'Error', message: `a thrown ${typeof error}: ${String(error)}`, stack: '' };
-  const { name, message, stack = '', code, parts } = error as Error & { code?: string; parts?: unknown };
-  return { name, message, stack, ...(name === 'KvforgeError' && code !== undefined ? { code, parts } : {}) };
+  try {
+    if (error instanceof Error) return ofError(error);
+  } catch {
+    // Then it has no more to say than that it was thrown.
+  }
+  return { name: 'Error', message: `a thrown ${typeof error}: ${textOf(() => error)}`, stack: '' };
+}
+
+function ofError(error: Error & { readonly code?: unknown; readonly parts?: unknown }): PlainError {
+  const { name, message, stack, code, parts } = error;
+  const isKvforgeError = name === 'KvforgeError' && typeof code === 'string' && isParts(parts);
+  return {
+    name: textOf(() => name),
+    message: textOf(() => message),
+    stack: textOf(() => stack),
+    ...(isKvforgeError ? { code, parts } : {}),
+  };
+}
+
+function textOf(read: () => unknown): string {
+  try {
+    return String(read() ?? '');
+  } catch {
+    return 'something without a text';
+  }
+}
+
+function isParts(parts: unknown): parts is ErrorParts {
+  const given = parts as Partial<Record<keyof ErrorParts, unknown>> | null | undefined;
+  return (['at', 'expected', 'received', 'hint'] as const).every((part) => typeof given?.[part] === 'string');
 }

@@ -46,6 +46,8 @@ export interface SlidingRule {
   readonly window: 'optional' | 'switched' | 'required';
   /** `layer_types` decides where it is given. */
   readonly listed?: true;
+  /** What `layers` cannot do without. */
+  readonly reads?: 'max_window_layers';
 }
 
 interface WindowFields {
@@ -65,6 +67,7 @@ const fromLayer: SlidingRule = {
   layers: (layer, config) => layer >= config.max_window_layers!,
   window: 'switched',
   listed: true,
+  reads: 'max_window_layers',
 };
 
 /**
@@ -209,6 +212,7 @@ export const architectures: Readonly<Record<ModelType, Architecture>> = {
       layers: (layer, config) => layer % 2 === 0 && layer < config.max_window_layers!,
       window: 'switched',
       listed: true,
+      reads: 'max_window_layers',
     },
     defaults: { ...qwenWindow, num_key_value_heads: 16 },
   },

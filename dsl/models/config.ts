@@ -18,12 +18,17 @@ const positive = (limit: number) => {
   const error = `a number above 0 and at most ${limit}`;
   return z.number({ error }).gt(0, { error }).max(limit, { error });
 };
+/** What kernels or angles are scaled by: neither vanishes nor overflows in float32. */
+const factor = (least: number) => {
+  const error = `a number from ${least} to 1000000`;
+  return z.number({ error }).min(least, { error }).max(1e6, { error });
+};
 const theta = (() => {
   const error = 'a number above 1 and at most 1000000000000';
   return z.number({ error }).gt(1, { error }).max(1e12, { error });
 })();
 const flag = z.boolean({ error: 'true or false' });
-const factors = z.array(positive(1e6), { error: 'a list of numbers' });
+const factors = z.array(factor(1e-3), { error: 'a list of numbers' });
 
 // "su" is what Phi-3 first called longrope.
 const ropeType = z.enum([...ropeTypes, 'su'], { error: `one of ${ropeTypes.join(', ')}` });
@@ -34,15 +39,15 @@ const ropeFields = z.object(
     type: ropeType.nullish(),
     rope_theta: theta.nullish(),
     partial_rotary_factor: positive(1).nullish(),
-    factor: positive(1e6).nullish(),
+    factor: factor(1e-3).nullish(),
     original_max_position_embeddings: count(maxPositionsLimit).nullish(),
-    low_freq_factor: positive(1e6).nullish(),
-    high_freq_factor: positive(1e6).nullish(),
-    attention_factor: positive(1e6).nullish(),
-    beta_fast: positive(1e6).nullish(),
-    beta_slow: positive(1e6).nullish(),
-    mscale: z.number({ error: 'a number' }).nullish(),
-    mscale_all_dim: z.number({ error: 'a number' }).nullish(),
+    low_freq_factor: factor(1e-3).nullish(),
+    high_freq_factor: factor(1e-3).nullish(),
+    attention_factor: factor(1e-3).nullish(),
+    beta_fast: factor(1e-3).nullish(),
+    beta_slow: factor(1e-3).nullish(),
+    mscale: factor(0).nullish(),
+    mscale_all_dim: factor(0).nullish(),
     truncate: flag.nullish(),
     short_factor: factors.nullish(),
     long_factor: factors.nullish(),
@@ -50,10 +55,10 @@ const ropeFields = z.object(
   { error: 'an object or null' },
 );
 
-const ropeScaling = ropeFields.extend({
-  full_attention: ropeFields.nullish(),
-  sliding_attention: ropeFields.nullish(),
-});
+const ropeScaling = ropeFields
+  .extend({ full_attention: ropeFields.nullish(), sliding_attention: ropeFields.nullish() })
+  // A misspelt type of layer must not pass for one that was left out.
+  .catchall(z.unknown());
 
 /** Only what fixes the shape of a KV cache, and what attention does with it. */
 const configSchema = z.object(
@@ -90,9 +95,9 @@ const configSchema = z.object(
       )
       .nullish(),
     use_bidirectional_attention: z.literal(false, { error: 'false (a KV cache needs causal attention)' }).nullish(),
-    attn_logit_softcapping: positive(1e6).nullish(),
-    query_pre_attn_scalar: positive(1e6).nullish(),
-    attention_multiplier: positive(1e6).nullish(),
+    attn_logit_softcapping: factor(1e-6).nullish(),
+    query_pre_attn_scalar: factor(1e-6).nullish(),
+    attention_multiplier: factor(1e-6).nullish(),
   },
   { error: 'a Hugging Face config.json as an object' },
 );

@@ -18,10 +18,10 @@ export function slidingLayers(config: Config, architecture: Architecture): reado
   }
   const rule = architecture.sliding;
   if (!rule) requireNoWindow(config);
-  const derived = Array.from({ length: layers }, (_, layer) => rule !== undefined && slides(rule, layer, config));
   const types = listed?.map((type) => type === 'sliding_attention');
-  if (types && !rule?.listed) requireSame(types, derived, config);
-  const sliding = types ?? derived;
+  const derived = () => Array.from({ length: layers }, (_, layer) => rule !== undefined && slides(rule, layer, config));
+  if (types && !rule?.listed) requireSame(types, derived(), config);
+  const sliding = types ?? derived();
   if (sliding.includes(true)) requireWindow(config, rule!);
   return sliding;
 }
@@ -40,7 +40,7 @@ export function rotatingLayers(
   const { no_rope_layers: listed, num_hidden_layers: layers } = config;
   if (architecture.rotates === 'sliding') return sliding;
   if (architecture.rotates === 'no_rope_layers') {
-    if (listed && listed.length < layers) {
+    if (listed && listed.length !== layers) {
       throw invalid(
         'no_rope_layers',
         `0 or 1 for each of the ${layers} layers`,
@@ -60,6 +60,10 @@ export function rotatingLayers(
 function slides(rule: SlidingRule, layer: number, config: Config): boolean {
   if (rule.window === 'switched' && !config.use_sliding_window) return false;
   if (rule.window !== 'required' && config.sliding_window == null) return false;
+  if (rule.reads && config[rule.reads] == null) {
+    const expected = 'a whole number from 0 to 4096, as use_sliding_window is true';
+    throw invalid(rule.reads, expected, config[rule.reads], 'Or give layer_types.');
+  }
   return rule.layers(layer, config);
 }
 

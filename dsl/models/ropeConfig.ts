@@ -34,9 +34,7 @@ export function ropesOf(config: Config, architecture: Architecture, headDim: num
     requireUnusedBases(config, [own.base.field], rope.theta);
     return { full: rope, sliding: rope };
   }
-  if (newer && (newer.rope_type ?? newer.type) != null) {
-    throw invalid('rope_parameters.full_attention', 'an object for each type of layer', undefined, perType);
-  }
+  if (newer) requireSetPerType(newer);
   const set = (type: 'full_attention' | 'sliding_attention') =>
     newer?.[type] ? { at: `rope_parameters.${type}`, fields: newer[type] } : undefined;
   const full = ropeOf(own, set('full_attention'), olderSet);
@@ -144,6 +142,17 @@ function requireOneSet(fields: RopeScalingFields, at: string): void {
       fields[type],
       'Give it without a type.',
     );
+  }
+}
+
+/** A set for all layers, or for a type that no layer has, would be ignored. */
+function requireSetPerType(fields: RopeScalingFields): void {
+  const { full_attention: full, sliding_attention: sliding, ...others } = fields;
+  if (full == null && sliding == null) {
+    throw invalid('rope_parameters.full_attention', 'an object for each type of layer', undefined, perType);
+  }
+  for (const [name, value] of Object.entries(others)) {
+    if (value != null) throw invalid(`rope_parameters.${name}`, 'nothing beside the types of layer', value, perType);
   }
 }
 

@@ -172,6 +172,10 @@ function longrope(read: Fields, config: Config, rotaryDim: number): ReadScaling 
   const original = read.originalMaxPositions();
   const factor = read.fields.factor != null ? read.factor() : config.max_position_embeddings / original;
   const inferred = factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original));
+  if (!Number.isFinite(inferred)) {
+    const hint = 'The factor on cosine and sine divides by its logarithm.';
+    throw invalid('original_max_position_embeddings', 'at least 2', original, hint);
+  }
   const scaling = {
     type: 'longrope',
     originalMaxPositions: original,

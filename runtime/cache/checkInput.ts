@@ -23,6 +23,22 @@ export function checkObject(value: unknown, at: string, expected: string): void 
   throw new KvforgeError('wrong-use', { at, expected, received: shown(value), hint: 'Pass it as the types say.' });
 }
 
+/** @throws KvforgeError `wrong-use` for anything but kernels on a device: those that `generate` gives are on none yet */
+export function checkLoaded(kernels: unknown): void {
+  const { device, geometry, manifest } = (kernels ?? {}) as Readonly<Record<string, unknown>>;
+  const isObject = (value: unknown) => typeof value === 'object' && value !== null;
+  if (isObject(device) && isObject(geometry)) return;
+  const unloaded = isObject(geometry) && isObject(manifest);
+  throw new KvforgeError('wrong-use', {
+    at: 'kernels',
+    expected: 'kernels that LoadedKernels.load gave',
+    received: unloaded ? 'generated ones, which no device has loaded' : shown(kernels),
+    hint: unloaded
+      ? 'Load them first: await LoadedKernels.load(device, kernels).'
+      : 'Pass what await LoadedKernels.load(device, generated) gives.',
+  });
+}
+
 /** @throws KvforgeError `wrong-use` unless it is one source, a sequence, for each of the sequences */
 export function checkSequences(sources: unknown, sequences: number): void {
   if (!Array.isArray(sources) || sources.length !== sequences) {
@@ -45,7 +61,9 @@ export function checkSequences(sources: unknown, sequences: number): void {
 
 /** A value as an error shows it: a text with its quotes, and of an object no more than that it is one. */
 export function shown(value: unknown): string {
+  if (value instanceof Promise) return 'a promise, which was not awaited';
   if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'a list' : 'an object';
+  if (typeof value === 'function') return 'a function';
   const text = typeof value === 'string' ? JSON.stringify(value) : String(value);
   return text.length > 80 ? `${text.slice(0, 77)}...` : text;
 }

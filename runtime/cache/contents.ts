@@ -44,6 +44,11 @@ export function usedRanges(layout: SequenceLayout, lengths: SequenceLengths): re
   });
 }
 
+/** Bytes of everything that sequences hold. */
+export function contentsBytes(layout: SequenceLayout, sequences: readonly SequenceLengths[]): number {
+  return sequences.flatMap((lengths) => usedRanges(layout, lengths)).reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
 /** Takes what a sequence holds out of its share. */
 export function readContents(layout: SequenceLayout, share: Uint8Array, lengths: SequenceLengths): SequenceContents {
   const parts = new Map<PartName, Uint8Array>();

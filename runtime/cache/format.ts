@@ -5,6 +5,7 @@ import type { SequenceLengths } from '../record.js';
 import { packSafetensors, parseSafetensors, type Tensor } from '../safetensors.js';
 import { shown } from './checkInput.js';
 import { type SequenceContents, usedRows } from './contents.js';
+import { checkFileBytes } from './fileBytes.js';
 import type { CacheIdentity } from './identity.js';
 import { partTypes } from './partTypes.js';
 
@@ -45,6 +46,8 @@ export async function packCache(
     identity: JSON.stringify(identity),
     sequences: JSON.stringify(sequences.map(({ lengths }) => lengths)),
   });
+  // With its header it may be larger than what it holds.
+  checkFileBytes(file.length);
   file.set(new TextEncoder().encode(await digestOf(file)), digestPlace);
   return file;
 }
@@ -66,8 +69,9 @@ const sequencesSchema = z
   )
   .min(1);
 
-/** @throws KvforgeError `invalid-input` for a file that is another's, of a newer version, or damaged */
+/** @throws KvforgeError `invalid-input` for a file that is another's, of a newer version, or damaged; `does-not-fit` */
 export async function parseCache(file: Uint8Array): Promise<ParsedCache> {
+  checkFileBytes(file.length);
   const { tensors, metadata } = parseSafetensors(file);
   const format = metadata.get('format');
   if (format !== cacheFormat) {
@@ -111,6 +115,19 @@ export function contentsFrom(
     parts.set(part, tensor.bytes);
   }
   return { lengths, parts };
+}
+
+/** @throws KvforgeError `invalid-input` for a tensor that is no part in use of any sequence */
+export function checkTensorNames({ sequences, tensors }: ParsedCache, layout: SequenceLayout): void {
+  const known = new Set(
+    sequences.flatMap((lengths, sequence) =>
+      expectedTensors(layout, lengths).map(([part]) => tensorName(sequence, part)),
+    ),
+  );
+  for (const name of tensors.keys()) {
+    if (known.has(name)) continue;
+    throw refused(`tensor ${shown(name)}`, 'none of this name', 'one', 'Load a file as the cache was saved to it.');
+  }
 }
 
 const tensorName = (sequence: number, part: PartName) => `sequences.${sequence}.${part}`;

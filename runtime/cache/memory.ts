@@ -126,7 +126,8 @@ export class CacheMemory {
     const { slidingWindow = 0 } = this.layer;
     const record = writeRecord(this.layout, this.shareOffset(share), lengths, { slidingWindow, queryTokens });
     this.device.write(this.#sequences, record, sequence * recordBytes);
-    this.#shares = this.#shares.with(sequence, share);
+    // A copy of the list for every sequence would add up where there are many.
+    if (share !== this.#shares[sequence]) this.#shares = this.#shares.with(sequence, share);
   }
 
   /** Bytes of the cache buffer before a share. */

@@ -1,10 +1,11 @@
 import { KvforgeError } from '../../dsl/errors.js';
 import type { SequenceLengths } from '../record.js';
 import { checkContents, checkLengths } from './checkContents.js';
-import { shown } from './checkInput.js';
+import { checkWhole, shown } from './checkInput.js';
 import { readContents, type SequenceContents } from './contents.js';
-import { contentsFrom, parseCache } from './format.js';
+import { checkTensorNames, contentsFrom, parseCache } from './format.js';
 import { cacheIdentity, checkSameIdentity } from './identity.js';
+import { totalTokens } from './lengths.js';
 import type { CacheMemory } from './memory.js';
 
 /**
@@ -26,12 +27,27 @@ export async function checkedFile(file: Uint8Array, memory: CacheMemory): Promis
       hint: 'Open the cache with more sequences.',
     });
   }
-  return sequences.map((lengths, sequence) => {
+  const contents = sequences.map((lengths, sequence) => {
     const prefix = `cache file, sequence ${sequence}, `;
     checkLengths(layout, capacity.tokens, lengths, { prefix, hint: moreRoom, code: 'does-not-fit' });
-    const contents = contentsFrom(parsed, layout, sequence);
-    checkContents(geometry, contents, { prefix, hint: 'Save the cache again.' });
-    return contents;
+    checkPromptTokens(lengths, prefix, 'Save the cache again.');
+    const held = contentsFrom(parsed, layout, sequence);
+    checkContents(geometry, held, { prefix, hint: 'Save the cache again.' });
+    return held;
+  });
+  checkTensorNames(parsed, layout);
+  return contents;
+}
+
+/** Sinks and the middle are of the prompt, the stream is not, and crop takes from the prompt what it takes from them. */
+function checkPromptTokens(lengths: SequenceLengths, prefix: string, hint: string): void {
+  checkWhole(lengths.promptTokens, {
+    at: `${prefix}lengths.promptTokens`,
+    least: lengths.sinkTokens + lengths.middleTokens,
+    most: totalTokens(lengths),
+    bounds: 'sinks and middle, and what the sequence holds',
+    hint,
+    code: 'invalid-input',
   });
 }
 
@@ -49,6 +65,7 @@ export function checkShare(share: Uint8Array, lengths: SequenceLengths, memory: 
   }
   const lengthHint = () => 'Pass the lengths that the other cache gave.';
   checkLengths(layout, capacity.tokens, lengths, { prefix: '', hint: lengthHint, code: 'invalid-input' });
+  checkPromptTokens(lengths, '', lengthHint());
   const hint = 'Pass the share and the lengths that the other cache gave.';
   checkContents(geometry, readContents(layout, share, lengths), { prefix: 'share, ', hint });
 }

@@ -36,14 +36,19 @@ export async function attend(memory: CacheMemory, query: Uint16Array, options: A
     ],
   });
   const { slidingWindow = Number.POSITIVE_INFINITY } = memory.layer;
-  const longest = async () => Math.max(...(await memory.readRecords()).map(totalTokens));
+  // Reading what sequences hold waits for the device, so with splits given it is taken to be what they have room for.
+  const held =
+    options.splits === undefined
+      ? Math.max(...(await memory.readRecords()).map(totalTokens))
+      : capacity.tokens + capacity.generated + g.scheme.window;
   // Splits share what a query sees, and it sees no further back than the window.
-  const splits = options.splits ?? defaultSplits(g, sequences * queries, Math.min(await longest(), slidingWindow));
+  const seen = Math.min(held, slidingWindow);
+  const splits = options.splits ?? defaultSplits(g, sequences * queries, seen);
   checkWhole(splits, { at: 'splits', least: 1, most: 1024, hint: 'Leave it out for the default.' });
   return scoped(async (owned) => {
     const plan = { sequences, queries, splits };
-    const { launches, output } = attendLaunches(memory.kernels, { ...memory.bindings, query }, plan, owned);
-    await device.run(launches);
+    const { runs, output } = attendLaunches(memory.kernels, { ...memory.bindings, query, seen }, plan, owned);
+    for (const launches of runs) await device.run(launches);
     const bytes = await device.read(output);
     return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
   });

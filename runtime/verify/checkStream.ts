@@ -6,6 +6,8 @@ import { streamValues } from './streamValues.js';
 
 /** Errors of one coded vector. */
 export interface CodedErrors {
+  /** What the codec's scale gave that is not finite, or below 0. */
+  readonly refused: number | undefined;
   /** Of the stored scale, in steps of float16 away from what the codec may give; one step is allowed if subnormal. */
   readonly scale: { readonly error: number; readonly bar: number };
   /** Of the worst code: how far past the midpoint to a nearer level, over their distance. */
@@ -32,6 +34,7 @@ export function codedErrors(
   const allowed = [1 - 1e-6, 1, 1 + 1e-6].map((factor) =>
     g.scheme.stream.device.scale(squares * factor, largest * factor),
   );
+  const refused = allowed.find((given) => !(given >= 0 && given < Number.POSITIVE_INFINITY));
   const [low, high] = [Math.min(...allowed), Math.max(...allowed)];
   const away = norm < low ? low - norm : norm > high ? norm - high : norm >= low ? 0 : Number.POSITIVE_INFINITY;
   let code = { error: 0, channel: -1 };
@@ -46,7 +49,7 @@ export function codedErrors(
     const error = past <= 0 ? 0 : past / Math.abs(taken - nearest);
     if (!(error <= code.error)) code = { error: Number.isNaN(error) ? Number.POSITIVE_INFINITY : error, channel };
   }
-  return { scale: { error: away / halfStep(high), bar: high < 2 ** -14 ? 1 : 0 }, code };
+  return { refused, scale: { error: away / halfStep(high), bar: high < 2 ** -14 ? 1 : 0 }, code };
 }
 
 /** Tokens of a stream against those they were coded from, [kvHead][d] each, from stream token `first` on. */
@@ -62,17 +65,21 @@ export function checkStream(
     ['values', 'valueCodes', 'valueNorms', values],
   ] as const) {
     const worst = new Worst();
+    const broken = new Worst();
     for (const [index, token] of exact.entries()) {
       for (let head = 0; head < g.kvHeads; head++) {
         const vector = (first + index) * g.kvHeads + head;
         const codes = stream[codesOf].subarray(vector * g.headDim, (vector + 1) * g.headDim);
         const part = token.subarray(head * g.headDim, (head + 1) * g.headDim);
-        const { scale, code } = codedErrors(g, { codes, norm: stream[normsOf][vector]! }, part, table);
+        const { refused, scale, code } = codedErrors(g, { codes, norm: stream[normsOf][vector]! }, part, table);
         const at = `${where}, stream token ${first + index}, KV head ${head}`;
+        if (refused !== undefined) broken.add(Number.POSITIVE_INFINITY, () => `${refused}: ${at}`);
         judge.check(`stream ${name}: scale, in f16 steps: ${at}`, scale.error, scale.bar);
         worst.add(code.error, () => `${at}, channel ${code.channel}`);
       }
     }
+    const codec = g.scheme.stream.name;
+    judge.check(`stream ${name}: the scale of ${codec} is not a finite number >= 0, ${broken.at}`, broken.error, 0);
     judge.check(`stream ${name}: code past the midpoint to the nearest level: ${worst.at}`, worst.error, 1e-3);
   }
 }

@@ -44,6 +44,8 @@ export async function checkReads(
 ): Promise<void> {
   const g = cache.geometry;
   const { judge } = bench;
+  // No query is finite whose scores are drawn from keys that are not.
+  if (!held.map(({ parts, decoded }, sequence) => areFinite(g, parts, decoded, sequence, judge)).every(Boolean)) return;
   for (const [sequence, one] of held.entries()) {
     checkDecompressed(g, await cache.decompress(sequence), one, `sequence ${sequence}`, judge);
   }
@@ -69,6 +71,25 @@ export async function checkReads(
   const output = await cache.attend(bits, { queries, splits });
   const where = (sequence: number) => `${splits} splits, ${queries} queries, sequence ${sequence}`;
   checkAttended(g, { output, expected, queries }, where, bench);
+}
+
+/** A check that what the codes stand for is finite; where it is not, the codec's scale is named if it is the cause. */
+function areFinite(g: Geometry, { stream }: ShardParts, decoded: Cache, sequence: number, judge: Judge): boolean {
+  let finite = true;
+  for (const [name, norms] of [
+    ['keys', stream.keyNorms],
+    ['values', stream.valueNorms],
+  ] as const) {
+    const { tokens, data } = decoded[name];
+    const at = data.findIndex((x) => !Number.isFinite(x));
+    if (at < 0) continue;
+    finite = false;
+    const scale = norms.find((norm) => !Number.isFinite(norm));
+    const cause = scale === undefined ? '' : `, from a stored scale of the codec ${g.scheme.stream.name}: ${scale}`;
+    const place = `sequence ${sequence}, ${placeOf(g, tokens, at)}`;
+    judge.check(`decoded ${name} are not finite: ${place}${cause}`, Number.POSITIVE_INFINITY, 0);
+  }
+  return finite;
 }
 
 export interface AttendOutputs {

@@ -1,6 +1,7 @@
 import { defaultTargets, type GeneratedKernels, generate } from '../../codegen/generate.js';
 import { KvforgeError } from '../../dsl/errors.js';
 import type { ModelShape } from '../../dsl/model.js';
+import { maxPositionsLimit } from '../../dsl/models/config.js';
 import type { Scheme } from '../../dsl/scheme.js';
 import type { Device } from '../device.js';
 import { LoadedKernels } from '../kernels.js';
@@ -66,7 +67,7 @@ export async function verifyScheme(
   const texts = generated ?? (await generate(scheme, model, defaultTargets[device.target]));
   const isWide = texts.geometry.width > wideWidth;
   const tap = new Tap(device, { bindings: promptTaps, apart: isWide });
-  const kernels = await LoadedKernels.load(tap, texts);
+  const kernels = await LoadedKernels.load(tap, withRoom(texts));
   onProgress?.(`${texts.manifest.kernels.length} kernels compiled`);
   const { target } = texts;
   const halves = target.language === 'cuda' ? target.tensorCores : target.f16;
@@ -104,6 +105,15 @@ export async function verifyScheme(
     seed,
     failures,
   };
+}
+
+/**
+ * Draws know nothing of the model's context, which no kernel depends on: a cache of a model with a short one would
+ * refuse them, and its kernels would go unjudged.
+ */
+function withRoom(texts: GeneratedKernels): GeneratedKernels {
+  const { geometry } = texts;
+  return { ...texts, geometry: { ...geometry, model: { ...geometry.model, maxPositions: maxPositionsLimit } } };
 }
 
 /** A lost device with the case it was lost in, and the failure before it, which is often the cause. */

@@ -49,6 +49,7 @@ describe('the byte plan', () => {
         return { label, bytes, release: () => {} };
       },
       write: () => {},
+      limits: { bytesPerBinding: Number.POSITIVE_INFINITY },
     };
     const cache = KvCache.open({ device, geometry } as unknown as LoadedKernels, { sequences: 1, tokens, generated });
     expect(totalBytes).toBe(cache.bytes);

@@ -105,6 +105,12 @@ describe('a scheme file outside of the package', () => {
     expect(documentOf(run)).toMatchObject({ scheme: 'mine', capacity: { sinks: 8 } });
   });
 
+  test('may be a proxy that refuses other names than its own', async () => {
+    const get = "get: (all, key) => { if (key in all) return Reflect.get(all, key); throw new Error('what?'); }";
+    const { run } = await inspectFile(`${good}export const own = new Proxy({ ...shard, sinks }, { ${get} });\n`);
+    expect(documentOf(run)).toMatchObject({ scheme: 'shard', capacity: { sinks: 8 } });
+  });
+
   test('may export several, one of which is named', async () => {
     const several = `${good}export const a = { ...shard, name: 'a' };\nexport const b = { ...shard, name: 'b', sinks };\n`;
     expect(documentOf((await inspectFile(several, 'mine.ts', '#b')).run)).toMatchObject({ scheme: 'b' });
@@ -122,7 +128,12 @@ describe('a scheme file outside of the package', () => {
     ['\n\n  throw new TypeError("no way");\n', ':3:9: expected a file that loads, got TypeError: no way'],
     ['export const x = 1;\n', ': expected an exported scheme, got only x'],
     ['process.exit(0);\n', ': expected a file that loads, got one that ended the process with code 0'],
-    ['await new Promise(() => {});\n', ': expected a file that loads, got one that ended the process with code 13'],
+    ['process.abort();\n', ': expected a file that loads, got one that ended the process by SIGABRT'],
+    [
+      "process.kill(process.pid, 'SIGKILL');\n",
+      ': expected a file that loads, got one that ended the process by SIGKILL',
+    ],
+    ['await new Promise(() => {});\n', ': expected a file that loads, got one that never finished loading'],
     [
       "import { shard } from 'kvforge';\nexport default { ...shard, window: 0 };\n",
       ': window: expected a whole number from 1 to 1024, got 0',
@@ -130,6 +141,34 @@ describe('a scheme file outside of the package', () => {
     [
       "import { shard, defineScheme } from 'kvforge';\nexport default defineScheme({ ...shard, sinks: 99 });\n",
       ':2:16: sinks: expected a whole number from 0 to 64, got 99',
+    ],
+    [
+      "import { shard } from 'kvforge';\nexport default { ...shard, sinks: 4n };\n",
+      ': sinks: expected a whole number from 0 to 64, got 4n',
+    ],
+    [
+      "import { shard } from 'kvforge';\nconst ring: unknown[] = [];\nring.push(ring);\nexport default { ...shard, window: ring };\n",
+      ': window: expected a whole number from 1 to 1024, got an object that has no JSON',
+    ],
+    [
+      "import { shard } from 'kvforge';\nexport default { ...shard, keys: Array(2) };\n",
+      ': keys: expected codecs of kind rotary, low-rank, got [null,null]',
+    ],
+    [
+      "import { shard } from 'kvforge';\nconst [unrope, pca] = shard.keys;\nexport default { ...shard, keys: [unrope, { ...pca,\nget rank() { throw new Error('no rank'); } }] };\n",
+      ':4:20: keys[1].rank: expected a property that can be read, got Error: no rank',
+    ],
+    [
+      "export default new Proxy({}, {\nhas(_, key) { if (key === 'keys') throw new Error('no has'); return false; } });\n",
+      ':2:41: expected a scheme that can be read, got Error: no has',
+    ],
+    [
+      "import { shard } from 'kvforge';\nexport default { ...shard, stream: new Proxy(shard.stream, { ownKeys() { throw 5n; } }) };\n",
+      ': stream: expected a property that can be read, got Error: a thrown bigint: 5',
+    ],
+    [
+      'throw Object.create(null);\n',
+      ': expected a file that loads, got Error: a thrown object: something without a text',
     ],
   ])('%j is refused', async (text, message) => {
     const { run, file } = await inspectFile(text);
@@ -142,6 +181,11 @@ describe('a scheme file outside of the package', () => {
     [
       "import { shard } from 'kvforge';\nexport default { ...shard, stream: { ...shard.stream, levels: () => { for (;;); } } };\n",
     ],
+    [
+      "import { shard } from 'kvforge';\nexport default { ...shard, stream: { ...shard.stream, levels: (d: number) => { while (d === 80); return []; } } };\n",
+    ],
+    ["import { shard } from 'kvforge';\nexport default { ...shard, get window() { for (;;); } };\n"],
+    ["import { shard } from 'kvforge';\nexport default new Proxy(shard, { has: () => { for (;;); } });\n"],
   ])('%j never ends, and is killed', (text) => {
     const file = join(temporaryFolder(), 'loop.ts');
     writeFileSync(file, text);
@@ -150,14 +194,14 @@ describe('a scheme file outside of the package', () => {
     writeFileSync(
       script,
       `const { loadScheme } = await import(${JSON.stringify(load)});
-      await loadScheme(${JSON.stringify(file)}, 1000).catch((error) => console.log(error.message));`,
+      await loadScheme(${JSON.stringify(file)}, 80, 2000).catch((error) => console.log(error.message));`,
     );
     const { stdout } = spawnSync(process.execPath, ['--import', 'tsx', script], {
       cwd: packagePath(),
       encoding: 'utf8',
     });
     expect(stdout).toBe(
-      `${file}: expected a file that loads within 1 s, got one that was still running. Look for a loop, or a promise that never settles.\n`,
+      `${file}: expected a file that loads within 2 s, got one that was still running. Look for a loop, or a promise that never settles.\n`,
     );
   });
 

@@ -60,6 +60,35 @@ describe('geometryOf', () => {
   });
 });
 
+describe('the scores of a model built by hand', () => {
+  const refusal = (scores: { scoreScale?: number; scoreCap?: number }): string => {
+    try {
+      geometryOf(shard, { ...smol, ...scores });
+    } catch (error) {
+      return `${(error as KvforgeError).code}: ${(error as KvforgeError).message}`;
+    }
+    return 'accepted';
+  };
+  const expected = 'expected a number above 0 that float32 holds at full precision';
+
+  it.each([Number.NaN, Number.POSITIVE_INFINITY, -1, 0, 1e-40, 1e-300, 1e39])('have no scale or cap of %d', (value) => {
+    expect(refusal({ scoreScale: value })).toBe(
+      `invalid-scheme: model.scoreScale: ${expected}, got ${value}. Most models have 1 / sqrt(headDim).`,
+    );
+    expect(refusal({ scoreCap: value })).toBe(
+      `invalid-scheme: model.scoreCap: ${expected}, got ${value}. Leave it out for scores without a cap.`,
+    );
+  });
+
+  it('have a scale over the cap that float32 holds', () => {
+    expect(refusal({ scoreScale: 1e-20, scoreCap: 1e20 })).toBe(
+      `invalid-scheme: model.scoreScale: ${expected}, over scoreCap too, got 1e-20 over 100000000000000000000. ` +
+        'Most models have 1 / sqrt(headDim).',
+    );
+    expect(refusal({ scoreScale: 1, scoreCap: 1 })).toBe('accepted');
+  });
+});
+
 describe('the levels of the stream', () => {
   const refusal = (levels: (headDim: number) => unknown): string => {
     const stream = { ...lloydMax({ bits: 2 }), levels } as Scheme['stream'];

@@ -33,6 +33,12 @@ const { num_key_value_heads: _, ...heads } = smollm;
 const neox = { ...heads, model_type: 'gpt_neox' };
 const phi = { ...smollm, model_type: 'phi3' };
 const gemma3 = { ...smollm, model_type: 'gemma3_text' };
+const longrope = {
+  type: 'longrope',
+  short_factor: Array.from({ length: 32 }, () => 1),
+  long_factor: Array.from({ length: 32 }, () => 2),
+};
+const perType = { sliding_attention: { rope_type: 'default' } };
 const ropeTypes = 'default, linear, dynamic, yarn, llama3, longrope';
 const whole = 'a whole number from 1 to 4096';
 const check = 'Check the configuration.';
@@ -116,7 +122,7 @@ test.each([
   ],
   [
     { ...phi, rope_scaling: { type: 'longrope', short_factor: [1, '2'] } },
-    `rope_scaling.short_factor[1]: expected a number above 0 and at most 1000000, got "2". ${check}`,
+    `rope_scaling.short_factor[1]: expected a number from 0.001 to 1000000, got "2". ${check}`,
   ],
   [
     { ...phi, rope_scaling: { type: 'longrope', long_factor: [1] } },
@@ -200,6 +206,28 @@ test.each([
     'rope_parameters.full_attention: expected an object for each type of layer, got nothing. ' +
       'Give full_attention and sliding_attention.',
   ],
+  ...['gemma3_text', 'olmo3'].flatMap((model_type): [object, string][] => [
+    [
+      { ...smollm, model_type, rope_parameters: { rope_theta: 20000, factor: 8 } },
+      'rope_parameters.full_attention: expected an object for each type of layer, got nothing. ' +
+        'Give full_attention and sliding_attention.',
+    ],
+    [
+      { ...smollm, model_type, rope_parameters: { fullAttention: { rope_type: 'default' } } },
+      'rope_parameters.full_attention: expected an object for each type of layer, got nothing. ' +
+        'Give full_attention and sliding_attention.',
+    ],
+    [
+      { ...smollm, model_type, rope_parameters: { ...perType, fullAttention: { rope_type: 'default' } } },
+      'rope_parameters.fullAttention: expected nothing beside the types of layer, got an object. ' +
+        'Give full_attention and sliding_attention.',
+    ],
+    [
+      { ...smollm, model_type, rope_parameters: { ...perType, rope_theta: 20000 } },
+      'rope_parameters.rope_theta: expected nothing beside the types of layer, got 20000. ' +
+        'Give full_attention and sliding_attention.',
+    ],
+  ]),
   [
     {
       ...gemma3,
@@ -255,6 +283,38 @@ test.each([
     { ...smollm, model_type: 'smollm3', no_rope_layers: [1, 0] },
     `no_rope_layers: expected 0 or 1 for each of the 30 layers, got 2. ${check}`,
   ],
+  [
+    { ...smollm, model_type: 'smollm3', no_rope_layers: Array.from({ length: 31 }, () => 1) },
+    `no_rope_layers: expected 0 or 1 for each of the 30 layers, got 31. ${check}`,
+  ],
+  ...['qwen2', 'qwen2_moe', 'qwen3'].map((model_type): [object, string] => [
+    { ...smollm, model_type, use_sliding_window: true, max_window_layers: null },
+    'max_window_layers: expected a whole number from 0 to 4096, as use_sliding_window is true, got null. ' +
+      'Or give layer_types.',
+  ]),
+  [
+    { ...phi, rope_scaling: { ...longrope, long_factor: Array.from({ length: 32 }, () => 5e-324) } },
+    `rope_scaling.long_factor[0]: expected a number from 0.001 to 1000000, got 5e-324. ${check}`,
+  ],
+  [
+    { ...phi, original_max_position_embeddings: 1, rope_scaling: longrope },
+    'original_max_position_embeddings: expected at least 2, got 1. ' +
+      'The factor on cosine and sine divides by its logarithm.',
+  ],
+  [
+    { ...smollm, rope_scaling: { rope_type: 'yarn', factor: Math.E, mscale: 1, mscale_all_dim: -10 } },
+    `rope_scaling.mscale_all_dim: expected a number from 0 to 1000000, got -10. ${check}`,
+  ],
+  ...[1e-300, 1e300].flatMap((value): [object, string][] =>
+    [
+      ['gemma2', 'query_pre_attn_scalar'],
+      ['gemma2', 'attn_logit_softcapping'],
+      ['granite', 'attention_multiplier'],
+    ].map(([model_type, field]) => [
+      { ...smollm, model_type, [field!]: value },
+      `${field}: expected a number from 0.000001 to 1000000, got ${value}. ${check}`,
+    ]),
+  ),
   [
     { ...smollm, model_type: 'smollm3', no_rope_layers: [1, 2] },
     `no_rope_layers[1]: expected a whole number from 0 to 1, got 2. ${check}`,

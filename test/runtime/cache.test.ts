@@ -183,10 +183,13 @@ describe('KvCache', () => {
     // What types would refuse.
     const any = cache as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>;
     const opened = async (...args: unknown[]) => (KvCache.open as (...args: unknown[]) => KvCache)(...args);
+    const unloaded = await generatedNarrow(device);
     const bits = halves(2 * 16);
     const calls: readonly (() => Promise<unknown>)[] = [
       () => opened(),
       () => opened({}),
+      () => opened(unloaded, { sequences: 1, tokens: 8, generated: 0 }),
+      () => opened(Promise.resolve(kernels), { sequences: 1, tokens: 8, generated: 0 }),
       () => opened(kernels),
       () => opened(kernels, { sequences: '3', tokens: 8, generated: 0 }),
       () => opened(kernels, { sequences: 1, tokens: 8 }),
@@ -225,8 +228,10 @@ describe('KvCache', () => {
     expect(faults.filter((fault) => !fault.startsWith('wrong-use: '))).toEqual([]);
     expect(faults).toMatchInlineSnapshot(`
       [
-        "wrong-use: kernels: expected kernels that LoadedKernels.load gave, got undefined. Pass it as the types say.",
-        "wrong-use: kernels: expected kernels that LoadedKernels.load gave, got undefined. Pass it as the types say.",
+        "wrong-use: kernels: expected kernels that LoadedKernels.load gave, got undefined. Pass what await LoadedKernels.load(device, generated) gives.",
+        "wrong-use: kernels: expected kernels that LoadedKernels.load gave, got an object. Pass what await LoadedKernels.load(device, generated) gives.",
+        "wrong-use: kernels: expected kernels that LoadedKernels.load gave, got generated ones, which no device has loaded. Load them first: await LoadedKernels.load(device, kernels).",
+        "wrong-use: kernels: expected kernels that LoadedKernels.load gave, got a promise, which was not awaited. Pass what await LoadedKernels.load(device, generated) gives.",
         "wrong-use: capacity: expected { sequences, tokens, generated }, got undefined. Pass it as the types say.",
         "wrong-use: sequences: expected a whole number from 1 to 65535, got "3". Open one cache for the whole batch.",
         "wrong-use: generated: expected a whole number from 0 to 16777216, got undefined. Give the tokens of one sequence.",
@@ -304,7 +309,7 @@ describe('KvCache', () => {
     const small = proxied(device, {
       limits: { ...device.limits, blocksPerDimension: 7 },
       run: (launches: readonly Launch[]) => {
-        calls.push(launches.length);
+        calls.push(...launches.map(({ grid }) => grid[0]));
         return device.run(launches);
       },
     });
@@ -321,7 +326,7 @@ describe('KvCache', () => {
       outputs.push(await cache.attend(query, { queries: 5, splits: 2 }));
       if (kernelsOfOne === own) {
         // 15 rows, of which 3 with 2 splits each fit into 7 blocks.
-        expect(calls.at(-1)).toBe(5);
+        expect(calls).toEqual([6, 6, 6, 6, 6]);
         expect(await faultOf(cache.attend(query, { queries: 5, splits: 8 }))).toMatchInlineSnapshot(
           `"splits: expected at most 7 (what one launch of this device takes), got 8. Leave it out for the default."`,
         );

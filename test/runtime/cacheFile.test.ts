@@ -1,7 +1,19 @@
-import { spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawn } from 'node:child_process';
+import {
+  chmodSync,
+  lstatSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest';
 import { generate } from '../../codegen/generate.js';
@@ -14,9 +26,10 @@ import { loadCache, saveCache } from '../../runtime/cacheFile.js';
 import type { Device } from '../../runtime/device.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
+import { writeRecord } from '../../runtime/record.js';
 import { packSafetensors, parseSafetensors, type Tensor } from '../../runtime/safetensors.js';
 import { targetOf } from '../stages/harness.js';
-import { faultOf, generated, halves, model, scheme } from './cacheCase.js';
+import { faultOf, generated, halves, model, proxied, scheme } from './cacheCase.js';
 
 const capacity = { sequences: 3, tokens: 20, generated: 4 };
 let device: Device;
@@ -328,6 +341,34 @@ describe('a saved cache', () => {
       'sequences.0.keyCodes: expected U32 [13, 2], got U32 [14, 2]. Save the cache again.',
     ],
     [
+      'more of the prompt than the sequence holds',
+      (metadata) => {
+        metadata.sequences = metadata.sequences!.replace('"promptTokens":3', '"promptTokens":7');
+      },
+      'sequence 1, lengths.promptTokens: expected a whole number from 2 to 6 (sinks and middle, and what the sequence holds), got 7. Save the cache again.',
+    ],
+    [
+      'less of the prompt than its sinks and middle',
+      (metadata) => {
+        metadata.sequences = metadata.sequences!.replace('"promptTokens":20', '"promptTokens":15');
+      },
+      'sequence 0, lengths.promptTokens: expected a whole number from 16 to 23 (sinks and middle, and what the sequence holds), got 15. Save the cache again.',
+    ],
+    [
+      'a tensor that the format does not name',
+      (_, tensors) => {
+        tensors.set('sequences.3.sinkKeys', tensors.get('sequences.0.sinkKeys')!);
+      },
+      'tensor "sequences.3.sinkKeys": expected none of this name, got one. Load a file as the cache was saved to it.',
+    ],
+    [
+      'a tensor named __proto__',
+      (_, tensors) => {
+        tensors.set('__proto__', { dtype: 'U8', shape: [4], bytes: new Uint8Array(4) });
+      },
+      'tensor "__proto__": expected none of this name, got one. Load a file as the cache was saved to it.',
+    ],
+    [
       'an index past the codebook',
       (_, tensors) => {
         tensors.get('sequences.0.valueCodes')!.bytes[5] = 16;
@@ -371,7 +412,7 @@ describe('a saved cache', () => {
       streamTokens: 0,
       windowTokens: 0,
       windowStart: 0,
-      promptTokens: 7,
+      promptTokens: 3,
     };
     const share = (width: number) => {
       const bytes = new Uint8Array(layout.bytes);
@@ -394,6 +435,9 @@ describe('a saved cache', () => {
         `share, keyWidths[0]: ${message}. ${hint}`,
       );
     }
+    expect(await faultOf(cache.writeShare(0, share(4), { ...lengths, promptTokens: 7 }))).toBe(
+      'lengths.promptTokens: expected a whole number from 3 to 3 (sinks and middle, and what the sequence holds), got 7. Pass the lengths that the other cache gave.',
+    );
     expect(await cache.save()).toEqual(kept);
     await cache.release();
   });
@@ -418,9 +462,114 @@ describe('a cache file', () => {
     expect(await faultOf(saveCache(saved, missing))).toMatch(
       /^cache file .*layer\.safetensors: expected a place to write, got ENOENT: .*\. Check the path, its permissions and the space left\.$/,
     );
-    expect(await faultOf(saveCache(saved, folder))).toMatch(/: expected a place to write, got E[A-Z]+: /);
     expect(await faultOf(loadCache(saved, missing))).toMatch(/: expected a file to read, got ENOENT: /);
     expect(readdirSync(folder)).toEqual([]);
+  });
+
+  test('is written behind a link, keeps its permissions, and may be named by a URL', async () => {
+    const folder = temporaryFolder();
+    const [path, link] = [join(folder, 'layer.safetensors'), join(folder, 'link')];
+    writeFileSync(path, 'an older one');
+    // More than the mask of a process leaves, so that only a change of permissions gives it.
+    chmodSync(path, 0o666);
+    symlinkSync('layer.safetensors', link);
+    await saveCache(saved, pathToFileURL(link));
+    expect(lstatSync(link).isSymbolicLink()).toBe(true);
+    expect(statSync(path).mode & 0o777).toBe(0o666);
+    expect(new Uint8Array(readFileSync(path))).toEqual(file);
+    expect(readdirSync(folder)).toEqual(['layer.safetensors', 'link']);
+    const cache = KvCache.open(kernels, capacity);
+    await loadCache(cache, pathToFileURL(link));
+    expect(await cache.lengths(0)).toMatchObject({ middleTokens: 14 });
+    await cache.release();
+  });
+
+  test('is refused where there is something else than a file', async () => {
+    const folder = temporaryFolder();
+    const [pipe, dangling] = [join(folder, 'pipe'), join(folder, 'dangling')];
+    execFileSync('mkfifo', [pipe]);
+    symlinkSync('nothing', dangling);
+    const refused = [
+      [folder, 'a folder'],
+      [pipe, 'a pipe'],
+      ['/dev/null', 'a device'],
+    ] as const;
+    for (const [path, kind] of refused) {
+      expect(await faultOf(saveCache(saved, path))).toBe(
+        `cache file ${path}: expected a place to write, got ${kind}. Name a regular file.`,
+      );
+      expect(await faultOf(loadCache(saved, path))).toBe(
+        `cache file ${path}: expected a file to read, got ${kind}. Name a regular file.`,
+      );
+    }
+    expect(await faultOf(saveCache(saved, dangling))).toBe(
+      `cache file ${dangling}: expected a place to write, got a symbolic link to nothing. Name a regular file.`,
+    );
+    expect(lstatSync(pipe).isFIFO()).toBe(true);
+    expect(readdirSync(folder)).toEqual(['dangling', 'pipe']);
+  });
+
+  test('is refused with arguments that are none', async () => {
+    const any = { saveCache, loadCache } as unknown as Record<string, (...args: unknown[]) => Promise<void>>;
+    const noPath = (received: string) =>
+      `path: expected a path, or a file: URL, got ${received}. Pass the path of the file, like 'layer-0.safetensors'.`;
+    const noCache = (received: string) =>
+      `cache: expected a cache that KvCache.open gave, got ${received}. Pass the cache first, then the path.`;
+    for (const call of [any.saveCache!, any.loadCache!]) {
+      expect(await faultOf(call())).toBe(noCache('undefined'));
+      expect(await faultOf(call({}, 'x'))).toBe(noCache('an object'));
+      expect(await faultOf(call('x', saved))).toBe(noCache('"x"'));
+      expect(await faultOf(call(saved))).toBe(noPath('undefined'));
+      expect(await faultOf(call(saved, 5))).toBe(noPath('5'));
+      expect(await faultOf(call(saved, ''))).toBe(noPath('""'));
+      expect(await faultOf(call(saved, new URL('https://example.org/x')))).toBe(noPath('https://example.org/x'));
+    }
+  });
+
+  test('of 2 GiB is refused before it is read, hashed or filled', async () => {
+    const message =
+      'cache file: expected less than 2147483648 bytes, got 2147483648. Spread the sequences over several caches, and save each to a file of its own.';
+    const path = join(temporaryFolder(), 'layer.safetensors');
+    writeFileSync(path, '');
+    // A hole, which takes no room on the disk.
+    truncateSync(path, 2 ** 31);
+    expect(await faultOf(loadCache(saved, path))).toBe(message);
+    expect(await faultOf(saved.load(new Uint8Array(2 ** 31)))).toBe(message);
+
+    // A device without memory, whose records say that every sequence is full.
+    const one = KvCache.open(kernels, { sequences: 1, tokens: 16000, generated: 0 });
+    const { layout } = one;
+    await one.release();
+    const record = writeRecord(layout, 0, {
+      sinkTokens: 2,
+      middleTokens: layout.capacity.middle,
+      streamTokens: 0,
+      windowTokens: 4,
+      windowStart: 0,
+      promptTokens: 16000,
+    });
+    const sequences = 12000;
+    const read: string[] = [];
+    const empty = proxied(device, {
+      limits: { ...device.limits, bytesPerBinding: 2 ** 40 },
+      allocate: (label, bytes) => ({ label, bytes, release: () => {} }),
+      write: () => {},
+      read: async ({ label }) => {
+        read.push(label);
+        const records = new Uint32Array(sequences * record.length);
+        for (let at = 0; at < records.length; at += record.length) records.set(record, at);
+        return new Uint8Array(records.buffer);
+      },
+    });
+    const full = KvCache.open(await LoadedKernels.load(empty, await generated(empty), []), {
+      sequences,
+      tokens: 16000,
+      generated: 0,
+    });
+    expect(await faultOf(full.save())).toMatch(
+      /^cache file: expected less than 2147483648 bytes, got \d{10}\. Spread /,
+    );
+    expect(read).toEqual(['sequences']);
   });
 
   test('stays as it was when a save is killed', async () => {

@@ -1,11 +1,13 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { tablesOf } from '../../codegen/plan/layout.js';
 import { KvforgeError } from '../../dsl/errors.js';
+import type { Geometry } from '../../dsl/geometry.js';
+import { defaultSplits } from '../../runtime/attendLaunches.js';
 import { type CacheCapacity, KvCache } from '../../runtime/cache.js';
 import type { Device, DeviceBuffer, Launch } from '../../runtime/device.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
-import { generated, halves, model, proxied } from './cacheCase.js';
+import { faultOf, generated, halves, model, proxied } from './cacheCase.js';
 
 let device: Device;
 beforeAll(async () => {
@@ -132,6 +134,33 @@ describe('launches', () => {
       await cache.release();
     }
     expect(files[1]).toEqual(files[0]);
+  });
+
+  test('of attention are run one work list at a time, and refused above a bound', async () => {
+    const { runs, kernels } = await watch({});
+    const cache = KvCache.open(kernels, { sequences: 2, tokens: 4, generated: 0 });
+    const attend = (queries: number, splits?: number) =>
+      cache.attend(new Uint16Array(2 * queries * 2 * 16), { queries, ...(splits === undefined ? {} : { splits }) });
+    await attend(10000);
+    expect(runs.map((launches) => launches.map(({ grid }) => grid[0]))).toEqual([[16384], [3616]]);
+    // Of a longer sequence a run takes fewer rows, so that it ends before a time-out.
+    const long = KvCache.open(kernels, { sequences: 1, tokens: 16000, generated: 0 });
+    runs.length = 0;
+    await long.attend(new Uint16Array(600 * 2 * 16), { queries: 600, splits: 2 });
+    expect(runs.map((launches) => launches.map(({ grid }) => grid[0]))).toEqual([[524], [524], [152]]);
+    await long.release();
+    const before = runs.length;
+    expect(await faultOf(attend(2049, 1024))).toBe(
+      'queries: expected at most 4194304 work items, got 4196352 (2 sequences x 2049 queries x 1 KV heads x 1024 splits). Attend with fewer queries a call, or leave splits out.',
+    );
+    expect(runs.length).toBe(before);
+    await cache.release();
+  });
+
+  test('of attention split less where there are many queries', () => {
+    const g = { kvHeads: 8 } as Geometry;
+    const splits = [1, 64, 1000, 65535].map((rows) => defaultSplits(g, rows, 100_000));
+    expect(splits).toEqual([64, 32, 2, 1]);
   });
 
   test.each([

@@ -26,10 +26,12 @@ const SCORE_SCALE = 0.127517432;  // what q.k is multiplied with first
 
 const HEAD_WORDS = HEAD_DIM / 2u;
 const TILE_QUADS = TILE_TOKENS / 4u;
-const EMPTY = 0.0;  // past the last token; not stored
 
 // Keys as they are given, two channels a word.
 var<workgroup> tile: array<u32, TILE_TOKENS * TOKEN_STRIDE>;
+
+// The exponent of a token that is not seen: below every other, and finite, as WGSL has no infinity.
+const MASKED = -1e30;
 
 // Scores of a tile from the products of queries and keys, in base-2 exponents; MASKED past `count` tokens.
 fn exponents(products: vec4f, q: u32, count: u32) -> vec4f {

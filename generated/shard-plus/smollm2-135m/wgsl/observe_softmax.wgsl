@@ -25,6 +25,9 @@ const SLICES = 8u;  // threads that share one sum
 
 const HEAD_WORDS = HEAD_DIM / 2u;
 
+// The exponent of a token that is not seen: below every other, and finite, as WGSL has no infinity.
+const MASKED = -1e30;
+
 var<workgroup> partial: array<f32, THREADS>;
 
 // Sum of one value a thread; the number of threads alone decides the order. Every thread must call it and gets the sum.
@@ -79,7 +82,7 @@ fn observe_softmax(
   let sliding = sequence[AT_SLIDING_WINDOW];
   let begin = select(end - min(sliding, end), 0u, sliding == 0u);
 
-  var largest = -1e30;  // below every score
+  var largest = MASKED;
   for (var token = begin + thread; token < end; token += THREADS) {
     largest = max(largest, probabilities[own + token]);
   }
