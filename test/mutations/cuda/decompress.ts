@@ -35,8 +35,8 @@ export const decompressSuspects: readonly Suspect[] = [
       ),
       changed(
         'all pairs taken for rotary ones',
-        'channel = pair < 4u ? pair * 2u : pair + 4u;',
-        'channel = pair * 2u;',
+        'return pair < 4u ? pair * 2u : pair + 4u;',
+        'return pair * 2u;',
         'race',
       ),
       changed(
