@@ -19,9 +19,6 @@ constexpr float SCORE_SCALE = 0.180336878f;  // what q.k is multiplied with firs
 
 constexpr u32 HEAD_WORDS = HEAD_DIM / 2;
 
-// The exponent of a token that is not seen: below every other, and finite, so that differences stay numbers.
-constexpr float MASKED = -1e30f;
-
 // The base-2 exponent of a token's weight, from its scaled score.
 __device__ __forceinline__ float score_exponent(float scaled) { return scaled; }
 
