@@ -24,13 +24,16 @@ type Schedule = Pick<KernelPlan, 'threads' | 'constants' | 'sharedBytes'>;
 /** Words of a work item: sequence, KV head, row of the query, tokens after it, split, splits. */
 export const workItemWords = 6;
 
-/** Most pairs of 8-channel tiles whose rebuilt keys one warp holds at a time: 64 registers. */
-const passTilesLimit = 8;
+/**
+ * Most pairs of 8-channel tiles whose rebuilt keys one warp holds at a time: 64 registers, or 32 where wide heads leave
+ * fewer, as the outputs of a head stay in registers too (with 64, d = 256 spills 84 bytes on sm_100).
+ */
+const passTilesLimit = (headDim: number) => (headDim > 128 ? 4 : 8);
 
 /** The pairs of 8-channel tiles of a pass of the tensor-core schedule: as few passes as there can be, of like length. */
 function passTiles(g: Geometry): number {
   const tiles = g.headDim / 16;
-  return Math.ceil(tiles / Math.ceil(tiles / passTilesLimit));
+  return Math.ceil(tiles / Math.ceil(tiles / passTilesLimit(g.headDim)));
 }
 
 /** Numbers of one partial result: the unnormalised output, its maximum (base-2 exponent) and its weight sum. */
