@@ -10,6 +10,7 @@ import { functionLibrary } from './library.js';
 import { type KernelDescriptor, type Manifest, schemeRecord } from './manifest.js';
 import { partsOf, recordEntries, recordWords, tablesOf } from './plan/layout.js';
 import { renderKernel } from './render.js';
+import { sha256 } from './sha256.js';
 
 /** Tunables by stage name: `{ attend: { warps: 8 } }`. */
 export type TunableChoice = Readonly<Record<string, Readonly<Record<string, number>>>>;
@@ -104,22 +105,9 @@ export async function generateFrom(
   return { geometry, target, manifest, files };
 }
 
-/** Size and SHA-256 of a file, by what both Node and browsers have for it. */
 async function fingerprint(text: string): Promise<{ bytes: number; sha256: string }> {
-  // Browsers define it in secure contexts only, as they do WebGPU.
-  const subtle: typeof crypto.subtle | undefined = crypto.subtle;
-  if (subtle === undefined) {
-    throw new KvforgeError('missing-capability', {
-      at: 'crypto.subtle',
-      expected: 'a secure context',
-      received: 'a page without one',
-      hint: 'Serve the page over https, or from localhost.',
-    });
-  }
   const bytes = new TextEncoder().encode(text);
-  const digest = new Uint8Array(await subtle.digest('SHA-256', bytes));
-  const sha256 = Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
-  return { bytes: bytes.length, sha256 };
+  return { bytes: bytes.length, sha256: await sha256(bytes) };
 }
 
 function requirements(target: Target): readonly string[] {

@@ -1,5 +1,6 @@
 import * as z from 'zod';
 import type { PartName, SequenceLayout } from '../../codegen/plan/layout.js';
+import { sha256 } from '../../codegen/sha256.js';
 import { KvforgeError } from '../../dsl/errors.js';
 import type { SequenceLengths } from '../record.js';
 import { packSafetensors, parseSafetensors, type Tensor } from '../safetensors.js';
@@ -144,11 +145,10 @@ function expectedTensors(layout: SequenceLayout, lengths: SequenceLengths) {
 }
 
 /** SHA-256 of the file with zeros where the digest is. */
-async function digestOf(file: Uint8Array): Promise<string> {
-  const blank = file.slice();
+function digestOf(file: Uint8Array): Promise<string> {
+  const blank = Uint8Array.from(file);
   blank.fill('0'.charCodeAt(0), digestPlace, digestPlace + blankDigest.length);
-  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', blank));
-  return [...digest].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+  return sha256(blank);
 }
 
 function parsed(text: string | undefined): unknown {
