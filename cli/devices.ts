@@ -1,4 +1,3 @@
-import { KvforgeError } from '../dsl/errors.js';
 import type { Device } from '../runtime/device.js';
 import type { Context } from './output.js';
 
@@ -40,11 +39,15 @@ async function open(name: DeviceName, checks: 'full' | 'none'): Promise<Device> 
     case 'webgpu':
       return (await import('../runtime/webgpu/webgpu.js')).WebGpuDevice.open({ adapter: 'any', poison: full });
     case 'cuda':
-      throw new KvforgeError('missing-capability', {
-        at: '--device',
-        expected: 'a device of this version',
-        received: 'cuda: no CUDA device support yet',
-        hint: 'Use --device emulator, which runs the same CUDA text on the CPU.',
+      return (await import('../runtime/cuda/cudaDevice.js')).CudaDevice.open({
+        device: gpuOf(process.env.KVFORGE_GPU),
+        poison: full,
       });
   }
+}
+
+/** The GPU that `KVFORGE_GPU` names by index or UUID; the first one where it names none. */
+function gpuOf(name: string | undefined): number | string {
+  if (name === undefined || name === '') return 0;
+  return /^\d+$/.test(name) ? Number(name) : name;
 }

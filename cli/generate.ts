@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { generate, manifestText } from '../codegen/generate.js';
+import { type LockOptions, tunedChoice } from './lockOptions.js';
 import type { Context, Outcome } from './output.js';
 import { writeGenerated } from './outputFolder.js';
 import { resolveModel, resolveScheme } from './resolve.js';
@@ -7,7 +8,7 @@ import { duration, grouped, table } from './table.js';
 import { type SchedulingOptions, targetOf, tunablesOf } from './target.js';
 import { oneOfNames } from './values.js';
 
-export interface GenerateOptions extends SchedulingOptions {
+export interface GenerateOptions extends SchedulingOptions, LockOptions {
   readonly model: string;
   readonly target: string;
   readonly out: string;
@@ -20,9 +21,10 @@ export async function generateCommand(
 ): Promise<Outcome> {
   const started = performance.now();
   const target = targetOf(oneOfNames('--target', options.target, ['cuda', 'wgsl']), options);
-  const choice = tunablesOf(options.set);
+  const named = tunablesOf(options.set);
   const model = await resolveModel(options.model);
   const scheme = await resolveScheme(schemeName, model);
+  const { choice } = await tunedChoice(context, options, { scheme, model, target }, named);
   const generated = await generate(scheme, model, target, choice);
   const text = manifestText(generated.manifest);
   await writeGenerated(options.out, generated.files, text);

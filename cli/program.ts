@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import pc from 'picocolors';
 import { packagePath } from '../codegen/packageRoot.js';
+import type { BenchOptions } from './bench.js';
 import type { DemoOptions } from './demo.js';
 import type { GenerateOptions } from './generate.js';
 import type { InspectOptions } from './inspect.js';
@@ -18,6 +19,7 @@ import {
   type Streams,
   UsageError,
 } from './output.js';
+import type { TuneOptions } from './tune.js';
 import type { VerifyOptions } from './verify.js';
 
 interface Session {
@@ -58,7 +60,7 @@ function declare(session: Session): Command {
   );
   add<GenerateOptions>(
     async (options, scheme) => (await import('./generate.js')).generateCommand(context, scheme, options),
-    withSchedule(
+    withTuned(
       forScheme('generate', 'write the kernels of a scheme for a model, and their manifest')
         .requiredOption('--target <language>', 'cuda or wgsl')
         .requiredOption('--out <folder>', 'where the files go: a new or empty folder, or one generated before'),
@@ -72,12 +74,54 @@ function declare(session: Session): Command {
   );
   add<VerifyOptions>(
     async (options, scheme) => (await import('./verify.js')).verify(context, scheme, options),
-    withSchedule(
+    withTuned(
       forScheme('verify', 'hold the kernels to the float64 reference on drawn cases')
         .requiredOption('--device <device>', 'emulator, webgpu or cuda')
         .option('--cases <n>', 'how many cases', '100')
         .option('--seed <n>', 'where the draws start; the same seed draws the same cases', '1'),
     ),
+  );
+  add<BenchOptions>(
+    async (options, schemes) => (await import('./bench.js')).bench(context, schemes, options),
+    withLock(
+      withSchedule(
+        forScheme('bench', 'time attention over compressed caches beside fp16 and cuDNN, in one run')
+          .requiredOption('--device <device>', 'emulator, webgpu or cuda')
+          .option('--shapes <list>', 'sequences x tokens: 1x8192,16x8192 (default: known ones for the device)')
+          .option('--baseline <name>', 'what ratios are to: cudnn or fp16 (default: cudnn on CUDA, else fp16)')
+          .option('--torch <python>', 'a Python with torch, for cuDNN', 'python3')
+          .option('--encode [tokens]', 'time compressing a prompt too (default: 8192 tokens)')
+          .option('--samples <n>', 'samples of each time', '25')
+          .option('--budget <seconds>', 'begin no shape that would take longer than what is left of this', '600')
+          .option('--seed <n>', 'where the inputs start; the same seed gives the same inputs', '1')
+          .option('--out <file>', 'write the JSON document there too')
+          .option('--html <file>', 'write a report with plots there')
+          .option('--history <file>', 'plot this output of kvforge tune --json in the report'),
+        'that of the GPU',
+      ),
+    ),
+  );
+  add<TuneOptions>(
+    async (options, scheme) => (await import('./tune.js')).tuneCommand(context, scheme, options),
+    forScheme('tune', 'search the tunables of kernels on a device, and keep the winners in a lock file')
+      .requiredOption('--device <device>', 'emulator, webgpu or cuda')
+      .option('--stages <list>', 'of the stages that have tunables (default: all, attend first)')
+      .option('--shapes <list>', 'sequences x tokens: 1x8192,16x8192', '1x8192')
+      .option('--budget <seconds>', 'for everything, compilation included', '60')
+      .option('--limit <seconds>', 'a candidate that takes longer counts as hung', '60')
+      .option('--lockfile <file>', 'where winners go', 'kvforge.lock.json')
+      .option('--explain', 'list every configuration that was not tried, and why')
+      .option('--retry', 'try again what crashed, hung or was wrong before')
+      .option('--exhaustive', 'try what predictions would leave out, as far as the budget goes')
+      .option('--trade-accuracy', 'also try tunables that give accuracy for time, within what the check allows')
+      .option('--arch <arch>', 'cuda: the architecture to generate for (default: that of the GPU)')
+      .option('--plain', 'cuda: float32 arithmetic instead of tensor cores')
+      .option('--f16', 'wgsl: tiles in shader-f16')
+      .option('--subgroups', 'wgsl: reductions by subgroups')
+      .option(
+        '--subgroup-matrices',
+        'wgsl: attention by subgroup matrices (experimental; not yet seen right on a GPU, so verify it)',
+      ),
   );
   return program;
 }
@@ -108,13 +152,31 @@ function forScheme(name: string, description: string): Command {
 }
 
 /** The options of kernels, as `generate` writes them. */
-function withSchedule(command: Command): Command {
+function withSchedule(command: Command, usualArch = 'sm_80'): Command {
   return command
-    .option('--arch <arch>', 'cuda: the lowest architecture, sm_80 to sm_120 (default: sm_80)')
+    .option('--arch <arch>', `cuda: the lowest architecture, sm_80 to sm_120 (default: ${usualArch})`)
     .option('--plain', 'cuda: float32 arithmetic instead of tensor cores')
     .option('--f16', 'wgsl: tiles in shader-f16')
     .option('--subgroups', 'wgsl: reductions by subgroups')
+    .option(
+      '--subgroup-matrices',
+      'wgsl: attention by subgroup matrices (experimental; not yet seen right on a GPU, so verify it)',
+    )
     .option('--set <stage.tunable=value>', 'choose a tunable; may be repeated', collected, []);
+}
+
+/** The options of kernels, and where tuned ones come from. */
+function withTuned(command: Command): Command {
+  return withLock(withSchedule(command)).option(
+    '--shape <shape>',
+    'sequences x tokens that winners are wanted for (default: 1x8192)',
+  );
+}
+
+function withLock(command: Command): Command {
+  return command
+    .option('--lockfile <file>', 'winners of kvforge tune (default: kvforge.lock.json, if there is one)')
+    .option('--no-lockfile', 'default tunables');
 }
 
 const collected = (value: string, before: readonly string[]): readonly string[] => [...before, value];

@@ -11,26 +11,38 @@ export interface SchedulingOptions {
   readonly plain?: true;
   readonly f16?: true;
   readonly subgroups?: true;
+  readonly subgroupMatrices?: true;
   readonly set: readonly string[];
 }
 
 /** What every WebGPU device has. */
 const workgroupBytes = 16384;
+/** What GPUs with subgroup matrices have. */
+const matrixWorkgroupBytes = 49152;
+
+const foreignTo = {
+  cuda: { f16: '--f16', subgroups: '--subgroups', subgroupMatrices: '--subgroup-matrices' },
+  wgsl: { arch: '--arch', plain: '--plain' },
+} as const;
 
 /**
  * The target of a language that the options describe.
  *
- * @throws UsageError for an option of the other language
+ * @throws UsageError for an option of the other language, or for one without those that it needs
  */
 export function targetOf(language: Target['language'], options: SchedulingOptions): Target {
-  const foreign = language === 'cuda' ? (['f16', 'subgroups'] as const) : (['arch', 'plain'] as const);
-  for (const name of foreign) {
-    if (options[name] !== undefined) {
-      throw new UsageError(`--${name} does not apply to ${language} kernels`, 'Leave it out.');
+  for (const [name, option] of Object.entries(foreignTo[language])) {
+    if (options[name as keyof SchedulingOptions] !== undefined) {
+      throw new UsageError(`${option} does not apply to ${language} kernels`, 'Leave it out.');
     }
   }
   if (language === 'wgsl') {
-    return { language, f16: options.f16 === true, subgroups: options.subgroups === true, workgroupBytes };
+    const [f16, subgroups] = [options.f16 === true, options.subgroups === true];
+    if (options.subgroupMatrices !== true) return { language, f16, subgroups, workgroupBytes };
+    if (!f16 || !subgroups) {
+      throw new UsageError('--subgroup-matrices needs --f16 and --subgroups', 'Give all three.');
+    }
+    return { language, f16, subgroups, subgroupMatrices: true, workgroupBytes: matrixWorkgroupBytes };
   }
   const arch = oneOfNames('--arch', options.arch ?? 'sm_80', architectures);
   return { language, arch, tensorCores: options.plain !== true };

@@ -1,13 +1,15 @@
 import { generate } from '../codegen/generate.js';
 import type { VerifyFailure, VerifyResult, VerifyScheme } from '../runtime/verify/index.js';
 import { deviceNames, openDevice } from './devices.js';
+import { type LockOptions, tunedChoice } from './lockOptions.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
+import { quoted } from './quoted.js';
 import { resolveModel, resolveScheme } from './resolve.js';
 import { table } from './table.js';
 import { type SchedulingOptions, targetOf, tunablesOf } from './target.js';
 import { oneOfNames, wholeNumber } from './values.js';
 
-export interface VerifyOptions extends SchedulingOptions {
+export interface VerifyOptions extends SchedulingOptions, LockOptions {
   readonly model: string;
   readonly device: string;
   readonly cases: string;
@@ -33,7 +35,9 @@ export async function verify(
   const model = await resolveModel(options.model);
   const scheme = await resolveScheme(schemeName, model);
   const language = deviceName === 'webgpu' ? 'wgsl' : 'cuda';
-  const generated = await generate(scheme, model, targetOf(language, options), tunablesOf(options.set));
+  const target = targetOf(language, options);
+  const { choice } = await tunedChoice(context, options, { scheme, model, target }, tunablesOf(options.set));
+  const generated = await generate(scheme, model, target, choice);
   const device = await tools.open(deviceName, { checks: 'full' }, context);
   context.progress(`verifying ${scheme.name} on ${model.name}: ${device.description}`);
   const started = performance.now();
@@ -62,9 +66,22 @@ export async function verify(
 }
 
 /** The options of the kernels, as they were given. */
-function schedule({ arch, plain, f16, subgroups, set }: SchedulingOptions): string {
-  const flags = [plain && '--plain', f16 && '--f16', subgroups && '--subgroups'].filter(Boolean);
-  const given = [...(arch === undefined ? [] : [`--arch ${arch}`]), ...flags, ...set.map((each) => `--set ${each}`)];
+function schedule({ arch, plain, f16, subgroups, subgroupMatrices, set, lockfile, shape }: VerifyOptions): string {
+  const flags = [
+    plain && '--plain',
+    f16 && '--f16',
+    subgroups && '--subgroups',
+    subgroupMatrices && '--subgroup-matrices',
+  ].filter(Boolean);
+  const tuned =
+    lockfile === false ? ['--no-lockfile'] : lockfile === undefined ? [] : [`--lockfile ${quoted(lockfile)}`];
+  const given = [
+    ...(arch === undefined ? [] : [`--arch ${arch}`]),
+    ...flags,
+    ...set.map((each) => `--set ${each}`),
+    ...tuned,
+    ...(shape === undefined ? [] : [`--shape ${shape}`]),
+  ];
   return given.map((text) => ` ${text}`).join('');
 }
 
@@ -108,9 +125,4 @@ function textOf(
   const more =
     failures.length > shownFailures ? `and ${failures.length - shownFailures} more (all of them with --json)\n` : '';
   return `${summary}\n${table(columns, rows, context.colors)}${more}\nReplay the first: ${failures[0]!.replay}\n`;
-}
-
-/** As a shell takes it. */
-function quoted(text: string): string {
-  return /^[\w./#-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }

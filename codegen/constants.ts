@@ -1,4 +1,5 @@
 import { type Geometry, isNormalFloat } from '../dsl/geometry.js';
+import type { HeadGeometry } from '../dsl/headGeometry.js';
 import { recordEntries, recordWords, tablesOf } from './plan/layout.js';
 
 /** A named number of the generated text, with what it counts. */
@@ -31,20 +32,30 @@ function typed(name: string, value: number, comment: string): Constant {
   return { name, type, value, comment };
 }
 
-/** Every number of the geometry that a template may name; the renderer prints those that it does name. */
-export function geometryConstants(g: Geometry): readonly Constant[] {
-  const [levels, fine, coarse] = tablesOf(g);
+/** The numbers of a model's heads. */
+export function headConstants(g: HeadGeometry): readonly Constant[] {
   const constants: readonly Omit<Constant, 'type'>[] = [
     { name: 'HEAD_DIM', value: g.headDim, comment: 'channels of a head' },
+    { name: 'HEADS', value: g.heads, comment: 'query heads' },
+    { name: 'KV_HEADS', value: g.kvHeads, comment: 'KV heads' },
+    { name: 'GROUP_SIZE', value: g.groupSize, comment: 'query heads that share a KV head' },
+    { name: 'WIDTH', value: g.width, comment: 'KV_HEADS * HEAD_DIM' },
+  ];
+  return constants.map(({ name, value, comment }) => typed(name, value, comment));
+}
+
+/** Every number of the geometry that a template may name; the renderer prints those that it does name. */
+export function geometryConstants(g: Geometry): readonly Constant[] {
+  const [levels, fine, splitFunctions, splitCoefficients, coarse] = tablesOf(g);
+  const [channels, ...heads] = headConstants(g);
+  const constants: readonly Omit<Constant, 'type'>[] = [
+    channels!,
     {
       name: 'PAIRS',
       value: g.pairs,
       comment: 'pairs of channels of a head; those past the rotary ones have angle zero',
     },
-    { name: 'HEADS', value: g.heads, comment: 'query heads' },
-    { name: 'KV_HEADS', value: g.kvHeads, comment: 'KV heads' },
-    { name: 'GROUP_SIZE', value: g.groupSize, comment: 'query heads that share a KV head' },
-    { name: 'WIDTH', value: g.width, comment: 'KV_HEADS * HEAD_DIM' },
+    ...heads,
     { name: 'RANK', value: g.rank, comment: 'components of a key' },
     { name: 'RANK_WORDS', value: g.rankWords, comment: 'words of a basis row, four int8 columns each' },
     { name: 'ALLOCATED_GROUPS', value: g.allocatedGroups, comment: 'groups of 16 components with widths of their own' },
@@ -71,6 +82,16 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
       value: coarse.offset,
       comment: 'offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE',
     },
+    {
+      name: 'SPLIT_FUNCTIONS',
+      value: splitFunctions.offset,
+      comment: 'offset in the tables: [SPLIT_TILE][4] functions of position % SPLIT_TILE',
+    },
+    {
+      name: 'SPLIT_COEFFICIENTS',
+      value: splitCoefficients.offset,
+      comment: 'offset in the tables: [PAIRS][4](cosine, sine) coefficients of these functions',
+    },
     { name: 'RECORD_WORDS', value: recordWords, comment: 'words of a sequence record' },
   ];
   const entries = recordEntries(g).map(({ name, word, holds }) => ({
@@ -83,31 +104,46 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
 
 /** What the numbers of a schedule count; a stage that names a new one explains it here. */
 const scheduleComments: Readonly<Record<string, string>> = {
+  AT_ROOM: 'in the record, tokens that the sequence has room for',
+  AT_SLIDING_WINDOW: 'in the record, tokens that a query sees, its own included; 0 for all',
+  AT_TOKENS: 'in the record, tokens that the sequence holds',
+  BASIS_HALVES: 'f16 numbers whose sum is an entry of the basis for fast pairs, times its scales',
   BASIS_BYTES: 'bytes of a basis entry in shared memory: half or int8',
+  BLOCK_REGISTERS: 'registers of a thread before the middle and after it',
   CHUNK_UNIT: 'a split gets a multiple of so many tokens',
   COEFFICIENT_HALVES: 'f16 numbers whose sum is a coefficient',
+  CONSUMER_REGISTERS: 'registers of a thread that takes tokens',
+  FAST_PAIRS: 'pairs of channels that are rotated token by token; the others turn with the query',
   GROUP_COMPONENTS: 'most components whose codes are unpacked together',
+  KEY_HALVES: 'f16 numbers whose sum is a channel of a rebuilt key',
   MAX_SWEEPS: 'rounds of Jacobi rotations, at most',
   MOVE_WORDS: 'words that describe one move',
   OBSERVED_QUERIES: 'queries that are observed, at most: the last ones given',
   PARTIAL_WORDS: 'numbers of one partial result',
   PASS_TILES: 'pairs of 8-channel tiles that a warp rebuilds at a time',
-  PER_THREAD: 'matrix entries of a thread',
+  PER_THREAD: 'rows and columns of a tile that a thread holds, or rows of one column',
   POINTS_PER_BLOCK: 'points that a block assigns',
+  RECORD_WORDS: 'words of a sequence record',
+  REGION_UNITS: 'units of 16 bytes of the memory that takes turns',
+  PRODUCER_REGISTERS: 'registers of a thread that turns queries',
+  QUERY_HALVES: 'f16 numbers whose sum is a number of a turned query',
   SAMPLE: 'points of the k-means++ sample, at most',
   SCORE_CAP: 'largest score as a base-2 exponent: the cap * log2(e)',
   SCORE_SCALE: 'what q.k is multiplied with first',
   SCORE_SLICES: 'threads that share one dot product',
   SEED: 'of the random start',
   SHARED_BYTES: 'shared memory that a launch asks for',
-  SLICES: 'threads that share one sum',
+  SLICES: 'threads, or blocks, that share one sum',
+  STAGES: 'tiles of a warp in shared memory, most of them on their way',
   THREADS: 'threads of a block',
+  SPLIT_TILE: 'positions that share a turned query',
   TILE: 'rows and columns of a matrix tile',
   TILE_ROWS: 'rows of the shared tile: channels, or components',
   TILE_TOKENS: 'tokens of a tile',
   TILE_WORDS: 'words that a block copies',
   TOKEN_STRIDE: 'words from one token of a tile to the next; odd, to spread them over the banks',
   UNITS: 'units of 16 bits in the budget of a token',
+  WARPGROUPS: 'groups of four warps that take tiles in turn',
   WARPS: 'warps of a block',
   WIDTH_CHOICES: 'widths that a group of components may have',
   WORK_ITEM_WORDS: 'words of a work item',

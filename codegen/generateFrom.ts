@@ -6,11 +6,12 @@ import { checkTarget, chooseTunables, type Target } from '../dsl/stage.js';
 import { stages } from '../dsl/stages/index.js';
 import type { Assets } from './assets.js';
 import { checkArguments } from './checkArguments.js';
+import type { Fp16Manifest } from './generateFp16From.js';
 import { functionLibrary } from './library.js';
 import { type KernelDescriptor, type Manifest, schemeRecord } from './manifest.js';
 import { partsOf, recordEntries, recordWords, tablesOf } from './plan/layout.js';
-import { renderKernel } from './render.js';
 import { sha256 } from './sha256.js';
+import { stageKernels } from './stageKernels.js';
 
 /** Tunables by stage name: `{ attend: { warps: 8 } }`. */
 export type TunableChoice = Readonly<Record<string, Readonly<Record<string, number>>>>;
@@ -59,26 +60,14 @@ export async function generateFrom(
   }
   const geometry = geometryOf(scheme, model);
   const [library, templates] = await Promise.all([functionLibrary(scheme, assets), assets.templates(target.language)]);
-  const ending = target.language === 'cuda' ? 'cu' : 'wgsl';
+  const context = { geometry, target, library, templates };
   const files = new Map<string, string>();
   const kernels: KernelDescriptor[] = [];
   for (const stage of stages) {
     const tunables = chooseTunables(stage, geometry, target, choice[stage.name] ?? {});
-    for (const kernel of stage.kernels(geometry, tunables, target)) {
-      const file = `${kernel.entry}.${ending}`;
-      files.set(file, renderKernel({ geometry, target, stage, tunables, kernel, library, templates }));
-      kernels.push({
-        stage: stage.name,
-        entry: kernel.entry,
-        file,
-        target: target.language,
-        bindings: kernel.bindings,
-        threads: kernel.threads,
-        grid: kernel.grid,
-        sharedBytes: kernel.sharedBytes,
-        requires: requirements(target),
-        tunables,
-      });
+    for (const { descriptor, source } of stageKernels(context, stage, tunables)) {
+      files.set(descriptor.file, source);
+      kernels.push(descriptor);
     }
   }
   for (const [name, text] of templates.files) files.set(name, text);
@@ -110,11 +99,6 @@ async function fingerprint(text: string): Promise<{ bytes: number; sha256: strin
   return { bytes: bytes.length, sha256: await sha256(bytes) };
 }
 
-function requirements(target: Target): readonly string[] {
-  if (target.language === 'cuda') return [target.arch];
-  return [...(target.f16 ? ['shader-f16'] : []), ...(target.subgroups ? ['subgroups'] : [])];
-}
-
 /**
  * Engines differ in the last digit of a power or a sine, and from version to version; 13 digits are those they share,
  * and more than a float32 angle can tell.
@@ -128,7 +112,7 @@ const sharedDigits = 13;
  * const { manifest } = await generate(shard, model, defaultTargets.wgsl);
  * manifestText(manifest).startsWith('{\n  "format": 1,'); // true
  */
-export function manifestText(manifest: Manifest): string {
+export function manifestText(manifest: Manifest | Fp16Manifest): string {
   // A float32 is written as it is: rounding to it has made it the same everywhere.
   const shared = (_key: string, value: unknown) =>
     typeof value === 'number' && Math.fround(value) !== value ? Number(value.toPrecision(sharedDigits)) : value;

@@ -65,9 +65,7 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     throw new KvforgeError('invalid-scheme', { at, expected, received: String(received), hint });
   };
   const { headDim, kvHeads, heads, groupSize, width } = model;
-  if (headDim % 16 !== 0 || headDim > 256) {
-    refuse('model.headDim', 'a multiple of 16, at most 256', headDim, 'Other head sizes have no schedule yet.');
-  }
+  checkHeads(model, refuse);
   if (width < 16) refuse('model.width', 'at least 16', width, 'Such a model needs no compression.');
   const [, basis] = scheme.keys;
   const allocated = isAllocated(basis.bits) ? basis.bits : undefined;
@@ -136,8 +134,28 @@ export function isNormalFloat(value: number): boolean {
   return size >= 2 ** -126 && size < Number.POSITIVE_INFINITY;
 }
 
+/**
+ * Sizes that there are schedules for. A model may be put together by hand: kernels that trust counts which contradict one
+ * another would read past a row, or miss heads.
+ */
+export function checkHeads({ heads, kvHeads, groupSize, headDim, width }: ModelShape, refuse: Refuse): void {
+  const isCount = (value: number) => Number.isSafeInteger(value) && value > 0;
+  if (!isCount(headDim) || headDim % 16 !== 0 || headDim > 256) {
+    refuse('model.headDim', 'a multiple of 16, at most 256', headDim, 'Other head sizes have no schedule yet.');
+  }
+  const hint = 'Let modelFrom(config) or presetModel(name) make the model.';
+  for (const [name, count] of Object.entries({ kvHeads, groupSize })) {
+    if (!isCount(count)) refuse(`model.${name}`, 'a whole number of at least 1', count, hint);
+  }
+  const [wanted, whole] = [kvHeads * groupSize, kvHeads * headDim];
+  if (heads !== wanted) {
+    refuse('model.heads', `${wanted} (${kvHeads} KV heads of ${groupSize} query heads)`, heads, hint);
+  }
+  if (width !== whole) refuse('model.width', `${whole} (${kvHeads} KV heads x ${headDim})`, width, hint);
+}
+
 /** Kernels hold the scale and the cap, both also times log2(e), and scale / cap. */
-function checkScores({ scoreScale, scoreCap }: ModelShape, refuse: Refuse): void {
+export function checkScores({ scoreScale, scoreCap }: ModelShape, refuse: Refuse): void {
   const fits = (value: number) => value > 0 && isNormalFloat(value) && isNormalFloat(value * Math.LOG2E);
   const expected = 'a number above 0 that float32 holds at full precision';
   const hint = 'Most models have 1 / sqrt(headDim).';

@@ -19,6 +19,7 @@ export { type VqParams, vq } from './codecs/vq.js';
 export * from './device.js';
 export { type ErrorCode, type ErrorParts, KvforgeError } from './errors.js';
 export { type Geometry, geometryOf, type KeyGroup } from './geometry.js';
+export type { HeadGeometry } from './headGeometry.js';
 export {
   frequenciesFor,
   type LayerShape,
@@ -34,4 +35,4 @@ export { ropeTables } from './rope.js';
 export { defineScheme, type KeyChain, type Scheme, type ValueChain } from './scheme.js';
 export { shard } from './schemes/shard.js';
 export { shardPlus } from './schemes/shardPlus.js';
-export { defineStage, oneOf, type Stage, type Target, type Tunable } from './stage.js';
+export { defineStage, fasterBeyond, oneOf, type Stage, type Target, type Tunable } from './stage.js';

@@ -28,6 +28,7 @@ export const sharedKilobytes = {
   sm_87: 163,
   sm_89: 99,
   sm_90: 227,
+  sm_90a: 227,
   sm_100: 227,
   sm_103: 227,
   sm_110: 227,
@@ -53,6 +54,12 @@ export type Target =
       readonly f16: boolean;
       /** Uses subgroup reductions, at any subgroup size. */
       readonly subgroups: boolean;
+      /**
+       * Uses products of subgroup matrices of 16 x 16 x 16, f16 to f32, in subgroups of 32: the experimental feature
+       * `chromium-experimental-subgroup-matrix`. Needs `f16`, `subgroups` and room for 48 KB in workgroup storage. Not yet
+       * seen right on a GPU (docs/decisions.md): nothing chooses it unasked, and who asks should verify it.
+       */
+      readonly subgroupMatrices?: boolean;
       /** Workgroup storage the device offers; 16384 is what every WebGPU device has. */
       readonly workgroupBytes: number;
     };
@@ -79,6 +86,9 @@ export function checkTarget(target: Target): void {
   if (target.language === 'wgsl' && !(Number.isInteger(target.workgroupBytes) && target.workgroupBytes > 0)) {
     refuse('target.workgroupBytes', 'a whole number of bytes', target.workgroupBytes);
   }
+  if (target.language === 'wgsl' && target.subgroupMatrices && !(target.f16 && target.subgroups)) {
+    refuse('target.subgroupMatrices', 'true only with f16 and subgroups', target.subgroupMatrices);
+  }
 }
 
 /** What of a kernel the target has no room for, with both numbers. */
@@ -101,6 +111,8 @@ export function excessOf(kernel: KernelPlan, target: Target): string | undefined
 /** A tunable: the values it may take, the default first. */
 export interface Tunable {
   readonly values: readonly number[];
+  /** Values after the first give accuracy for time: the tuner tries them only where it is told to. */
+  readonly tradesAccuracy?: true;
 }
 
 /**
@@ -111,6 +123,16 @@ export interface Tunable {
  */
 export function oneOf(...values: readonly number[]): Tunable {
   return { values };
+}
+
+/**
+ * Declares a tunable whose first value is the most accurate; the others give accuracy for time.
+ *
+ * @example
+ * fasterBeyond(2, 1).tradesAccuracy; // true
+ */
+export function fasterBeyond(...values: readonly number[]): Tunable {
+  return { values, tradesAccuracy: true };
 }
 
 /** A device function as a template calls it: `fn.ROLE` prints the emitted name. */
@@ -127,6 +149,8 @@ export interface KernelPlan {
   readonly summary: string;
   readonly bindings: readonly BindingDescriptor[];
   readonly threads: number;
+  /** Blocks that a multiprocessor is to hold: what the compiler may give registers for (CUDA). */
+  readonly blocksPerMultiprocessor?: number;
   readonly grid: readonly [Extent, Extent, Extent];
   /** Numbers the template names in capitals, beside those of the geometry. */
   readonly constants: Readonly<Record<string, number>>;
@@ -135,6 +159,10 @@ export interface KernelPlan {
   readonly sharedBytes: { readonly fixed: number; readonly dynamic: number };
   /** Template file without its ending, when several schedules serve the entry. */
   readonly template?: string;
+  /** Lists of numbers that the template writes statements for, one each: `unrolled.NAME`. */
+  readonly unrolled?: Readonly<Record<string, readonly number[]>>;
+  /** The WGSL text multiplies subgroup matrices. */
+  readonly subgroupMatrices?: true;
 }
 
 /** Tunables by name. */
@@ -144,19 +172,19 @@ export type TunableSpace = Readonly<Record<string, Tunable>>;
 export type Chosen<Space> = { readonly [Name in keyof Space]: number };
 
 /** A constraint returns nothing when it holds, else the reason with both numbers. */
-export type Constraint<Space extends TunableSpace = TunableSpace> = (
-  geometry: Geometry,
+export type Constraint<Space extends TunableSpace = TunableSpace, Sizes = Geometry> = (
+  geometry: Sizes,
   tunables: Chosen<Space>,
   target: Target,
 ) => string | undefined;
 
-/** `Space` is a union where targets have schedules with other tunables. */
-export interface Stage<Space extends TunableSpace = TunableSpace> {
+/** `Space` is a union where targets have schedules with other tunables; `Sizes` is what the kernels are specialised to. */
+export interface Stage<Space extends TunableSpace = TunableSpace, Sizes = Geometry> {
   readonly name: string;
   readonly summary: string;
   readonly tunables: (target: Target) => Space;
-  readonly constraints: readonly Constraint<Space>[];
-  readonly kernels: (geometry: Geometry, tunables: Chosen<Space>, target: Target) => readonly KernelPlan[];
+  readonly constraints: readonly Constraint<Space, Sizes>[];
+  readonly kernels: (geometry: Sizes, tunables: Chosen<Space>, target: Target) => readonly KernelPlan[];
 }
 
 /**
@@ -170,7 +198,9 @@ export interface Stage<Space extends TunableSpace = TunableSpace> {
  * });
  * stage.tunables(defaultTargets.cuda).threads.values; // [1024, 256]
  */
-export function defineStage<Space extends TunableSpace>(stage: Stage<Space>): Stage<Space> {
+export function defineStage<Space extends TunableSpace, Sizes = Geometry>(
+  stage: Stage<Space, Sizes>,
+): Stage<Space, Sizes> {
   return stage;
 }
 
@@ -182,9 +212,9 @@ export function defineStage<Space extends TunableSpace>(stage: Stage<Space>): St
  * @example
  * chooseTunables(gramStage, geometry, target, {}).tile; // 32
  */
-export function chooseTunables<Space extends TunableSpace>(
-  stage: Stage<Space>,
-  geometry: Geometry,
+export function chooseTunables<Space extends TunableSpace, Sizes extends Pick<Geometry, 'model'>>(
+  stage: Stage<Space, Sizes>,
+  geometry: Sizes,
   target: Target,
   chosen: Readonly<Record<string, number>>,
 ): Chosen<Space> {
@@ -205,12 +235,7 @@ export function chooseTunables<Space extends TunableSpace>(
   let firstReason: string | undefined;
   for (const combination of combinations(space, chosen)) {
     const candidate = combination as Chosen<Space>;
-    const reason =
-      stage.constraints.map((holds) => holds(geometry, candidate, target)).find((text) => text !== undefined) ??
-      stage
-        .kernels(geometry, candidate, target)
-        .map((kernel) => excessOf(kernel, target))
-        .find((text) => text !== undefined);
+    const reason = exclusionOf(stage, geometry, target, candidate);
     if (reason === undefined) return candidate;
     firstReason ??= reason;
   }
@@ -220,6 +245,22 @@ export function chooseTunables<Space extends TunableSpace>(
     received: firstReason ?? 'no candidate',
     hint: 'Change the scheme, the tunables or the target.',
   });
+}
+
+/** Why these tunables cannot be: the constraint that fails, or what the target has no room for; undefined if they can. */
+export function exclusionOf<Space extends TunableSpace, Sizes>(
+  stage: Stage<Space, Sizes>,
+  geometry: Sizes,
+  target: Target,
+  tunables: Chosen<Space>,
+): string | undefined {
+  return (
+    stage.constraints.map((holds) => holds(geometry, tunables, target)).find((text) => text !== undefined) ??
+    stage
+      .kernels(geometry, tunables, target)
+      .map((kernel) => excessOf(kernel, target))
+      .find((text) => text !== undefined)
+  );
 }
 
 /** Every combination of a search space, the defaults first; named values are held. */

@@ -3,6 +3,7 @@ import type { Geometry } from '../dsl/geometry.js';
 import { partialWords } from '../dsl/stages/attend.js';
 import type { BufferRange, Device, DeviceBuffer, Launch } from './device.js';
 import type { LoadedKernels } from './kernels.js';
+import { tunedSplits } from './tune/nearest.js';
 import { planRows, planWork, type WorkPlan } from './work.js';
 
 /** Buffers of a cache that attention reads. */
@@ -11,8 +12,8 @@ export interface AttendInput {
   readonly sequences: BufferRange;
   readonly cache: BufferRange;
   readonly tables: BufferRange;
-  /** f16 bits [sequences][queries][heads][head dim], after RoPE. */
-  readonly query: Uint16Array;
+  /** f16 bits [sequences][queries][heads][head dim], after RoPE: to be copied to the device, or where they are on it. */
+  readonly query: Uint16Array | BufferRange;
   /** Tokens that a query sees, at most. */
   readonly seen: number;
 }
@@ -57,11 +58,15 @@ export function attendLaunches(
   const most = Math.min(affordable, rowsOfLaunch(device, g, plan.splits));
   // A launch reads the results of its own rows alone, so all launches share the room for them.
   const partials = { buffer: allocate('partials', Math.min(rows, most) * plan.splits * partialWords(g) * 4) };
+  const query =
+    input.query instanceof Uint16Array
+      ? { buffer: allocate('query', input.query.byteLength, input.query) }
+      : input.query;
   const output = allocate('output', plan.sequences * plan.queries * g.heads * g.headDim * 4);
   const shared = {
     sequences: input.sequences,
     cache: input.cache,
-    query: { buffer: allocate('query', input.query.byteLength, input.query) },
+    query,
     tables: input.tables,
     partials,
   };
@@ -95,11 +100,36 @@ function checkWorkItems(g: Geometry, { sequences, queries, splits }: WorkPlan, i
   });
 }
 
-/** As many splits as the tokens that a query sees at most keep busy, and as a launch has room for. */
-export function defaultSplits(g: Geometry, rows: number, seen: number): number {
+/** The splits that were tuned for shapes like this one with the kernels that are loaded, else those that lengths and device ask for. */
+export function chosenSplits(kernels: LoadedKernels, rows: number, seen: number): number {
+  const { geometry, splits } = kernels;
+  const tuned = tunedSplits(splits, { sequences: rows, tokens: Math.max(1, seen) });
+  return tuned ?? defaultSplits(geometry, rows, seen, blocksAtOnce(kernels));
+}
+
+/**
+ * As many splits as the tokens that a query sees at most keep busy, as a launch has room for, and as the device runs at
+ * once: a block more would wait for the others, and each has a share of the merge.
+ *
+ * @param blocks that the device runs at once, if that is known
+ */
+export function defaultSplits(g: Geometry, rows: number, seen: number, blocks = Number.POSITIVE_INFINITY): number {
   // 256 tokens keep a block's fixed cost, loading the basis, below the cost of its tokens.
   const useful = Math.min(64, Math.ceil(seen / 256));
-  return Math.max(1, Math.min(useful, Math.floor(mostWorkItems / (rows * g.kvHeads))));
+  return Math.max(1, Math.min(useful, Math.floor(Math.min(mostWorkItems, blocks) / (rows * g.kvHeads))));
+}
+
+/** Threads that every multiprocessor from sm_80 on takes; those of data centres take 2048. */
+const threadsOfMultiprocessor = 1536;
+
+function blocksAtOnce(kernels: LoadedKernels): number | undefined {
+  const { limits, identity } = kernels.device;
+  if (identity.multiprocessors === undefined) return undefined;
+  const { sharedBytes, threads } = kernels.launch('attend', { workItems: 0 }, {}).kernel.descriptor;
+  const byShared = Math.floor(limits.sharedBytes / Math.max(1, sharedBytes.fixed + sharedBytes.dynamic));
+  // Registers allow two of the blocks that attention has, not more.
+  const resident = Math.max(1, Math.min(2, byShared, Math.floor(threadsOfMultiprocessor / threads)));
+  return identity.multiprocessors * resident;
 }
 
 /** Rows that one launch takes with all their splits: they are neighbours in its list, and merged within it. */

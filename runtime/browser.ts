@@ -9,11 +9,13 @@
  * const cache = KvCache.open(loaded, { sequences: 1, tokens: 2048, generated: 64 });
  */
 import { bundledAssets } from '../codegen/assetsBundled.js';
+import { type Fp16Kernels, generateFp16From } from '../codegen/generateFp16From.js';
 import { defaultTargets, type GeneratedKernels, generateFrom, type TunableChoice } from '../codegen/generateFrom.js';
 import type { ModelShape } from '../dsl/model.js';
 import type { Scheme } from '../dsl/scheme.js';
 import type { Target } from '../dsl/stage.js';
 
+export type { Fp16Kernels, Fp16Manifest } from '../codegen/generateFp16From.js';
 export { defaultTargets, type GeneratedKernels, manifestText, type TunableChoice } from '../codegen/generateFrom.js';
 export type { KernelDescriptor, Manifest } from '../codegen/manifest.js';
 export { type SequenceLayout, splitPrompt } from '../codegen/plan/layout.js';
@@ -23,10 +25,23 @@ export {
   type AttendOptions,
   type CacheCapacity,
   type DecodedTokens,
+  type Decoder,
+  type DecoderBuffers,
+  type DecoderOptions,
   KvCache,
   type Prompt,
 } from './cache.js';
-export type { BufferRange, Device, DeviceBuffer, DeviceLimits, Launch } from './device.js';
+export type {
+  BufferRange,
+  Device,
+  DeviceBuffer,
+  DeviceIdentity,
+  DeviceLimits,
+  Launch,
+  Recording,
+  TimeOptions,
+} from './device.js';
+export { Fp16Attention, type Fp16Capacity, type Fp16Options, type Fp16Tokens } from './fp16Attention.js';
 export { LoadedKernels } from './kernels.js';
 export type { SequenceLengths } from './record.js';
 export { requestGpuDevice } from './webgpu/adapter.js';
@@ -48,4 +63,22 @@ export function generate(
   choice: TunableChoice = {},
 ): Promise<GeneratedKernels> {
   return generateFrom(bundledAssets, scheme, model, target, choice);
+}
+
+/**
+ * Attention over an uncompressed cache, in WGSL: byte for byte what `generateFp16` of `kvforge/codegen` gives in Node.
+ *
+ * @param choice tunables of the stage by name: `{ tileTokens: 16 }`
+ * @throws KvforgeError `missing-capability` (another language), `wrong-use` (an unknown tunable or target), `does-not-fit`
+ * (with the reason)
+ * @example
+ * const uncompressed = await generateFp16(presetModel('smollm2-135m'));
+ * uncompressed.files.get('attend_fp16.wgsl')!.includes('@compute'); // true
+ */
+export function generateFp16(
+  model: ModelShape,
+  target: Target = defaultTargets.wgsl,
+  choice: Readonly<Record<string, number>> = {},
+): Promise<Fp16Kernels> {
+  return generateFp16From(bundledAssets, model, target, choice);
 }

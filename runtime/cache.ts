@@ -4,9 +4,10 @@ import type { Geometry } from '../dsl/geometry.js';
 import type { LayerShape } from '../dsl/model.js';
 import { type AppendOptions, append } from './cache/append.js';
 import { type CacheCapacity, checkCapacity } from './cache/capacity.js';
-import { checkLoaded, checkSequences, checkWhole } from './cache/checkInput.js';
+import { checkOfScheme, checkSequences, checkWhole } from './cache/checkInput.js';
 import type { Prompt } from './cache/checkPrompt.js';
 import { contentsBytes, readContents } from './cache/contents.js';
+import { Decoder, type DecoderOptions } from './cache/decoder.js';
 import { checkFileBytes } from './cache/fileBytes.js';
 import { packCache } from './cache/format.js';
 import { cacheIdentity } from './cache/identity.js';
@@ -25,6 +26,7 @@ import type { Rotation } from './reference/rope.js';
 export type { AppendOptions } from './cache/append.js';
 export type { CacheCapacity } from './cache/capacity.js';
 export type { Prompt } from './cache/checkPrompt.js';
+export type { Decoder, DecoderBuffers, DecoderOptions } from './cache/decoder.js';
 export type { AttendOptions, DecodedTokens } from './cache/read.js';
 
 /**
@@ -43,6 +45,7 @@ export type { AttendOptions, DecodedTokens } from './cache/read.js';
 export class KvCache {
   readonly #memory: CacheMemory;
   readonly #turns = new Turns();
+  readonly #decoders = new Set<Decoder>();
   #released: Promise<void> | undefined;
 
   private constructor(memory: CacheMemory) {
@@ -56,7 +59,7 @@ export class KvCache {
    * positions of the model; `does-not-fit` when a kernel of the device cannot bind as much
    */
   static open(kernels: LoadedKernels, capacity: CacheCapacity): KvCache {
-    checkLoaded(kernels);
+    checkOfScheme(kernels);
     checkCapacity(kernels.geometry.model, capacity);
     return new KvCache(new CacheMemory(kernels, capacity));
   }
@@ -114,6 +117,25 @@ export class KvCache {
    */
   attend(query: Uint16Array, options?: AttendOptions): Promise<Float32Array> {
     return this.#turn((memory) => attend(memory, query, options ?? {}));
+  }
+
+  /**
+   * Prepares steps that append one token to every sequence and attend from it, without the host between them: buffers are
+   * allocated and launches recorded once. It serves until it or the cache is released.
+   *
+   * @throws KvforgeError `wrong-use` for splits out of range; `does-not-fit` for more work than one launch takes
+   * @example
+   * const single = KvCache.open(kernels, { sequences: 1, tokens: 256, generated: 64 });
+   * await single.prefill(0, { keys, values, tokens: 256 });
+   * const decoder = await single.decoder();
+   * const output = await decoder.step(newKeys, newValues, query);
+   * output.length; // model.heads * model.headDim
+   * await single.release();
+   */
+  decoder(options?: DecoderOptions): Promise<Decoder> {
+    return this.#turn((memory) =>
+      Decoder.open({ memory, turns: this.#turns, decoders: this.#decoders }, options ?? {}),
+    );
   }
 
   /**
@@ -277,7 +299,10 @@ export class KvCache {
    * await filling; // undefined
    */
   release(): Promise<void> {
-    this.#released ??= this.#turns.take(async () => this.#memory.release());
+    this.#released ??= this.#turns.take(async () => {
+      for (const decoder of this.#decoders) decoder.end('the cache was released');
+      this.#memory.release();
+    });
     return this.#released;
   }
 

@@ -1,10 +1,17 @@
-import type { GeneratedKernels } from '../codegen/generate.js';
+import type { Manifest } from '../codegen/manifest.js';
 import { KvforgeError } from '../dsl/errors.js';
 import { shown } from './cache/checkInput.js';
 import type { Device } from './device.js';
 
+/** What a generator gives, as far as loading asks; `Sizes` is what the kernels were specialised to. */
+export interface Loadable<Sizes> {
+  readonly geometry: Sizes;
+  readonly manifest: Pick<Manifest, 'kernels' | 'target'>;
+  readonly files: ReadonlyMap<string, string>;
+}
+
 /** @throws KvforgeError `wrong-use` for what `LoadedKernels.load` cannot take: types do not reach everyone */
-export function checkLoad(device: Device, generated: GeneratedKernels, entries?: readonly string[]): void {
+export function checkLoad(device: Device, generated: Loadable<unknown>, entries?: readonly string[]): void {
   const swapped = isGenerated(device) && isDevice(generated);
   const hint = swapped ? 'The device comes first.' : 'Call it as LoadedKernels.load(device, await generate(...)).';
   if (!isDevice(device)) {
@@ -51,6 +58,6 @@ function isDevice(value: unknown): boolean {
 }
 
 function isGenerated(value: unknown): boolean {
-  const { manifest, files, geometry } = (value ?? {}) as Partial<GeneratedKernels>;
+  const { manifest, files, geometry } = (value ?? {}) as Partial<Loadable<unknown>>;
   return Array.isArray(manifest?.kernels) && files instanceof Map && typeof geometry === 'object';
 }

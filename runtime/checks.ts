@@ -1,10 +1,11 @@
 import type { KernelDescriptor } from '../codegen/manifest.js';
 import { type ErrorCode, KvforgeError } from '../dsl/errors.js';
-import type { BufferRange, DeviceBuffer, DeviceLimits, KernelText, Launch } from './device.js';
+import { shown } from './cache/checkInput.js';
+import type { BufferRange, CompiledKernel, DeviceBuffer, DeviceLimits, KernelText, Launch } from './device.js';
 
 /**
  * Checks of what callers hand to a device, before anything reaches it. Nothing here knows WebGPU: a device that calls
- * these functions gives the error texts that `test/runtime/device-conformance.ts` asks for.
+ * these functions gives the error texts that `test/runtime/conformance/` asks for.
  */
 
 /** A buffer as its device sees it. */
@@ -51,7 +52,10 @@ export function checkAllocation(label: string, bytes: number, largest: number): 
   }
 }
 
+const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null;
+
 function checkLive<B extends OwnBuffer>(at: string, buffer: DeviceBuffer, find: FindBuffer<B>): B {
+  if (!isObject(buffer)) fail(at, 'a buffer', shown(buffer), 'Pass what allocate() of the device gave.');
   const own = find(buffer);
   if (own === undefined) {
     fail(
@@ -67,16 +71,40 @@ function checkLive<B extends OwnBuffer>(at: string, buffer: DeviceBuffer, find: 
   return own;
 }
 
-/** Checks a transfer between the host and `offset..offset + bytes` of a buffer. */
-export function checkTransfer<B extends OwnBuffer>(
-  verb: 'read' | 'write',
+/** Checks data that goes into a buffer from `offset` on. */
+export function checkWrite<B extends OwnBuffer>(
   buffer: DeviceBuffer,
+  data: ArrayBufferView,
   offset: number,
-  bytes: number,
   find: FindBuffer<B>,
 ): B {
-  const at = `${verb} of buffer '${buffer.label}'`;
+  const at = transferOf('write', buffer);
   const own = checkLive(at, buffer, find);
+  // Of a bare ArrayBuffer, or a list, nothing would be written.
+  if (!ArrayBuffer.isView(data)) fail(at, 'a typed array or a DataView', shown(data), 'Wrap the data in a Uint8Array.');
+  checkPart(at, own, offset, data.byteLength);
+  return own;
+}
+
+/** Checks a part of a buffer that is read; what follows the offset if `bytes` are left out. */
+export function checkRead<B extends OwnBuffer>(
+  buffer: DeviceBuffer,
+  offset: number,
+  bytes: number | undefined,
+  find: FindBuffer<B>,
+): { readonly own: B; readonly size: number } {
+  const at = transferOf('read', buffer);
+  const own = checkLive(at, buffer, find);
+  const size = bytes ?? own.bytes - offset;
+  checkPart(at, own, offset, size);
+  return { own, size };
+}
+
+function transferOf(verb: 'read' | 'write', buffer: DeviceBuffer): string {
+  return isObject(buffer) ? `${verb} of buffer '${buffer.label}'` : verb;
+}
+
+function checkPart(at: string, own: OwnBuffer, offset: number, bytes: number): void {
   if (!isSize(offset) || offset % 4 !== 0) {
     fail(at, 'an offset that is a multiple of 4', `${offset}`, 'Start on a whole 32-bit word.');
   }
@@ -92,7 +120,44 @@ export function checkTransfer<B extends OwnBuffer>(
   if (!isSize(bytes) || bytes % 4 !== 0) {
     fail(at, 'a size that is a multiple of 4', `${bytes} bytes`, 'Pad the data to whole 32-bit words.');
   }
-  return own;
+}
+
+/** Refuses what is no list of kernel texts: types do not reach everyone. */
+export function checkKernelList(kernels: unknown): void {
+  const [expected, hint] = [
+    'a list of kernels { descriptor, source }',
+    'Pass descriptors with the texts they belong to.',
+  ];
+  if (!Array.isArray(kernels)) fail('kernels', expected, shown(kernels), hint);
+  for (const [index, kernel] of kernels.entries()) {
+    if (isObject(kernel) && isObject((kernel as Partial<KernelText>).descriptor)) continue;
+    fail(`kernels[${index}]`, 'a kernel { descriptor, source }', shown(kernel), hint);
+  }
+}
+
+/** Refuses what is no list of launches in form, before a device looks at what they name. */
+export function checkLaunchList(launches: unknown, at = 'launches'): void {
+  if (!Array.isArray(launches)) fail(at, 'a list of launches', shown(launches), 'Put a single launch into a list.');
+  for (const [index, launch] of launches.entries()) checkForm(launch, `${at}[${index}]`);
+}
+
+function checkForm(launch: unknown, at: string): void {
+  const hint = 'Write it as the types say, or let LoadedKernels.launch() make it.';
+  if (!isObject(launch)) fail(at, 'a launch { kernel, grid, bindings }', shown(launch), hint);
+  const { kernel, grid, bindings } = launch as Partial<Record<keyof Launch, unknown>>;
+  if (!isObject(kernel) || !isObject((kernel as Partial<CompiledKernel>).descriptor)) {
+    fail(`${at}.kernel`, 'a kernel that compile() gave', shown(kernel), hint);
+  }
+  // A hole in a list would pass what is asked of every entry.
+  if (!Array.isArray(grid) || grid.length !== 3 || grid.includes(undefined)) {
+    const received = Array.isArray(grid) ? `[${Array.from(grid.slice(0, 5), shown).join(', ')}]` : shown(grid);
+    fail(`${at}.grid`, 'blocks in x, y and z, a list of three numbers', received, hint);
+  }
+  if (!isObject(bindings)) fail(`${at}.bindings`, 'buffer ranges by name', shown(bindings), hint);
+  for (const [name, range] of Object.entries(bindings)) {
+    if (range === undefined || (isObject(range) && 'buffer' in range)) continue;
+    fail(`${at}.bindings.${name}`, 'a buffer range { buffer }', shown(range), hint);
+  }
 }
 
 /** Refuses a kernel that this device cannot run, before its text is compiled. */

@@ -1,4 +1,5 @@
 import type { KernelDescriptor } from '../codegen/manifest.js';
+import type { Architecture } from '../dsl/stage.js';
 
 /** Device memory. Fresh contents are undefined; the emulator fills them with NaN patterns. */
 export interface DeviceBuffer {
@@ -45,6 +46,37 @@ export interface CompiledKernel {
 
 export type DeviceKind = 'emulator' | 'webgpu' | 'cuda';
 
+/** What identifies a device in reports and lock files, and the figures of it that predictions need. */
+export interface DeviceIdentity {
+  /** As its driver names it: `NVIDIA H200`. */
+  readonly name: string;
+  /** Version of the driver, or of what stands in for one. */
+  readonly driver: string;
+  /** CUDA: the architecture that kernels are best generated for. */
+  readonly architecture?: Architecture;
+  readonly multiprocessors?: number;
+  /** Of the last-level cache; inputs of a cold timing rotate through more than this. */
+  readonly cacheBytes?: number;
+  readonly uuid?: string;
+}
+
+export interface TimeOptions {
+  /** Samples to take, each timed as a whole; at least 1. */
+  readonly samples: number;
+  /**
+   * Times that every list runs within one sample: enough for a sample to be far longer than the clock's quantum. By a
+   * device's own clock, a sample takes no more than 2^18 launches.
+   */
+  readonly rounds: number;
+}
+
+/** Launches that were prepared once, to run again and again. */
+export interface Recording {
+  /** Runs them in order, as `Device.run` would, with the buffers that were bound when they were recorded. */
+  run(): Promise<void>;
+  release(): void;
+}
+
 /**
  * What kvforge asks of a machine that runs kernels. Every method that takes bad input (a range past the end of a
  * buffer, a released buffer, an unknown binding) throws a `KvforgeError`; none returns wrong data.
@@ -54,6 +86,9 @@ export interface Device {
   readonly target: 'cuda' | 'wgsl';
   /** Adapter or device name, for reports. */
   readonly description: string;
+  readonly identity: DeviceIdentity;
+  /** Whose clock `time` reads: the device's, or the host's around a run of all launches. */
+  readonly clock: 'device' | 'host';
   readonly limits: DeviceLimits;
   /** Features a kernel may require: `shader-f16`, `subgroups`, `sm_80`, ... */
   readonly features: ReadonlySet<string>;
@@ -64,5 +99,17 @@ export interface Device {
   compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]>;
   /** Runs in order: each launch sees the writes of those before it. Resolves when all are done; rejects on a fault. */
   run(launches: readonly Launch[]): Promise<void>;
+  /**
+   * Prepares launches to run again and again; in CUDA a graph, so that a run is one call of the driver.
+   * Buffers that they bind must not be released before the recording is.
+   */
+  record(launches: readonly Launch[]): Promise<Recording>;
+  /**
+   * Times lists of launches that do the same on different buffers: a sample runs list after list, `rounds` times over,
+   * so that what a list reads has left the caches when it comes again. One warm-up round is not timed.
+   *
+   * @returns microseconds of one list, a sample each: the device's own clock where it has one (`clock` says which)
+   */
+  time(lists: readonly (readonly Launch[])[], options: TimeOptions): Promise<readonly number[]>;
   close(): Promise<void>;
 }

@@ -1,3 +1,4 @@
+import { factoredPasses, rotationFloats } from '../dsl/stages/basis.js';
 import { codebookSample } from '../dsl/stages/codebook.js';
 import { observedQueries } from '../dsl/stages/observe.js';
 import type { BufferRange, DeviceBuffer, Launch } from './device.js';
@@ -50,7 +51,7 @@ export function encodeLaunches(
     launches.push(kernels.launch(entry, { ...sizes }, bindings));
   };
   // Partial results have a row for every tile, and how long a tile is, is the kernel's own choice.
-  const tiles = (entry: string, axis: 0 | 1) => kernels.launch(entry, { ...sizes }, {}).grid[axis];
+  const tiles = (entry: string, axis: 0 | 1 | 2) => kernels.launch(entry, { ...sizes }, {}).grid[axis];
   const { sequence, keys, values, tables, cache } = input;
   const m = sizes.middleTokens;
 
@@ -83,24 +84,45 @@ export function encodeLaunches(
   launch('mean_keys', { sequence, partial_sums: partialSums, cache, mean });
 
   const gram = floats('gram', g.width * g.width);
-  launch('gram_keys', { sequence, plain, mean, ...weights, ...tokenWeights, gram });
+  const centred = { sequence, plain, mean, ...weights, ...tokenWeights };
+  if (kernels.has('gram_finish')) {
+    const partialGram = floats('partial_gram', tiles('gram_keys', 2) * g.width * g.width);
+    launch('gram_keys', { ...centred, partial_gram: partialGram });
+    launch('gram_finish', { sequence, partial_gram: partialGram, gram });
+  } else {
+    launch('gram_keys', { ...centred, gram });
+  }
 
   let basis = floats('basis', g.width * g.rank);
   let product = floats('product', g.width * g.rank);
   launch('basis_start', { basis });
-  for (let round = 0; round < pca.iterations; round++) {
+  const factored = kernels.has('basis_factor') ? { inner: floats('inner', 2 * g.rank * g.rank) } : undefined;
+  for (let round = 1; round <= pca.iterations; round++) {
     launch('basis_multiply', { gram, basis, product });
-    launch('basis_orthonormalize', { basis: product });
     [basis, product] = [product, basis];
+    if (!factored) launch('basis_orthonormalize', { basis });
+    else {
+      for (let pass = 0; pass < factoredPasses(round, pca.iterations); pass++) {
+        launch('basis_inner', { basis, ...factored });
+        launch('basis_factor', factored);
+        launch('basis_solve', { ...factored, basis });
+      }
+    }
   }
   const small = floats('small', g.rank * g.rank);
   const vectors = floats('vectors', g.rank * g.rank);
   const eigenvalues = floats('values', g.rank);
-  const order = floats('order', g.rank);
   const columns = floats('columns', g.width * g.rank);
   launch('basis_multiply', { gram, basis, product });
   launch('basis_ritz', { basis, product, small });
-  launch('basis_jacobi', { small, vectors, values: eigenvalues, order });
+  const order = floats('order', g.rank + 1);
+  if (kernels.has('basis_turn')) {
+    const rotations = floats('rotations', rotationFloats(g));
+    launch('basis_jacobi', { small, rotations, values: eigenvalues, order });
+    launch('basis_turn', { rotations, order, vectors });
+  } else {
+    launch('basis_jacobi', { small, vectors, values: eigenvalues, order });
+  }
   launch('basis_store', { sequence, basis, vectors, cache, columns });
 
   if (g.allocatedGroups > 0) {
@@ -128,7 +150,9 @@ export function encodeLaunches(
   const points = { sequence, rotated, channel_scales: channelScales };
   const centroids = floats('centroids', g.entries * g.channels);
   const cells = floats('partial_cells', tiles('codebook_assign', 0) * g.entries * (g.channels + 1));
-  launch('codebook_seed', { ...points, centroids, distances: floats('distances', codebookSample) });
+  // Where threads have no registers for them.
+  const distances = device.target === 'wgsl' ? { distances: floats('distances', codebookSample) } : {};
+  launch('codebook_seed', { ...points, centroids, ...distances });
   for (let round = 0; round < quantizer.iterations; round++) {
     launch('codebook_assign', { ...points, ...valueWeights, centroids, partial_cells: cells });
     launch('codebook_update', { sequence, partial_cells: cells, centroids });

@@ -3,15 +3,37 @@ export {
   type AttendOptions,
   type CacheCapacity,
   type DecodedTokens,
+  type Decoder,
+  type DecoderBuffers,
+  type DecoderOptions,
   KvCache,
   type Prompt,
 } from './cache.js';
 export { loadCache, saveCache } from './cacheFile.js';
-export type { BufferRange, Device, DeviceBuffer, DeviceKind, DeviceLimits, Launch } from './device.js';
+export { CudaDevice, type CudaOptions } from './cuda/cudaDevice.js';
+export type { CudaDeviceFacts } from './cuda/driver.js';
+export type {
+  BufferRange,
+  Device,
+  DeviceBuffer,
+  DeviceIdentity,
+  DeviceKind,
+  DeviceLimits,
+  Launch,
+  Recording,
+  TimeOptions,
+} from './device.js';
 export { EmulatorDevice } from './emulator/emulator.js';
-export { LoadedKernels } from './kernels.js';
+export { Fp16Attention, type Fp16Capacity, type Fp16Options, type Fp16Tokens } from './fp16Attention.js';
+export { LoadedKernels, type LoadOptions } from './kernels.js';
 export type { SequenceLengths } from './record.js';
 export * as reference from './reference/index.js';
 export { parseSafetensors, type Tensor, tensorValues } from './safetensors.js';
+export { targetFor } from './targetFor.js';
+export type { LockEntry } from './tune/lock/format.js';
+export type { Locked } from './tune/lock/lookup.js';
+export { readTuned, type Tuned, type TunedFor } from './tune/lock/tuned.js';
+export type { TunedSplits } from './tune/nearest.js';
+export type { ShapeClass } from './tune/shapeClass.js';
 export { requestGpuDevice } from './webgpu/adapter.js';
 export { WebGpuDevice } from './webgpu/webgpu.js';

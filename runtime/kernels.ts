@@ -1,9 +1,15 @@
-import type { GeneratedKernels } from '../codegen/generate.js';
 import { evaluateExtent, type KernelDescriptor } from '../codegen/manifest.js';
 import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry } from '../dsl/geometry.js';
-import { checkLoad } from './checkLoad.js';
+import { checkLoad, type Loadable } from './checkLoad.js';
 import type { BufferRange, CompiledKernel, Device, Launch } from './device.js';
+import type { TunedSplits } from './tune/nearest.js';
+
+/** What belongs to kernels but is no part of their texts. */
+export interface LoadOptions {
+  /** Splits that were tuned for these kernels, a shape each; attention over other shapes chooses by the lengths. */
+  readonly splits?: readonly TunedSplits[];
+}
 
 /**
  * Generated kernels, compiled on a device and ready to launch by name.
@@ -12,14 +18,21 @@ import type { BufferRange, CompiledKernel, Device, Launch } from './device.js';
  * const kernels = await LoadedKernels.load(device, await generate(shard, model, defaultTargets[device.target]));
  * kernels.geometry.rank; // 16
  */
-export class LoadedKernels {
+export class LoadedKernels<Sizes = Geometry> {
   readonly device: Device;
-  readonly geometry: Geometry;
+  readonly geometry: Sizes;
+  readonly splits: readonly TunedSplits[];
   readonly #compiled: ReadonlyMap<string, CompiledKernel>;
 
-  private constructor(device: Device, geometry: Geometry, compiled: ReadonlyMap<string, CompiledKernel>) {
+  private constructor(
+    device: Device,
+    geometry: Sizes,
+    splits: readonly TunedSplits[],
+    compiled: ReadonlyMap<string, CompiledKernel>,
+  ) {
     this.device = device;
     this.geometry = geometry;
+    this.splits = splits;
     this.#compiled = compiled;
   }
 
@@ -32,13 +45,29 @@ export class LoadedKernels {
    * const generated = await generate(shard, model, defaultTargets[device.target]);
    * const decompress = await LoadedKernels.load(device, generated, ['decompress']);
    */
-  static async load(device: Device, generated: GeneratedKernels, entries?: readonly string[]): Promise<LoadedKernels> {
+  static async load<Sizes>(
+    device: Device,
+    generated: Loadable<Sizes>,
+    entries?: readonly string[],
+    { splits = [] }: LoadOptions = {},
+  ): Promise<LoadedKernels<Sizes>> {
     checkLoad(device, generated, entries);
     const { manifest, files, geometry } = generated;
     const wanted = manifest.kernels.filter((kernel) => entries === undefined || entries.includes(kernel.entry));
     const texts = wanted.map((descriptor: KernelDescriptor) => ({ descriptor, source: files.get(descriptor.file)! }));
     const compiled = await device.compile(texts);
-    return new LoadedKernels(device, geometry, new Map(compiled.map((kernel) => [kernel.descriptor.entry, kernel])));
+    const byEntry = new Map(compiled.map((kernel) => [kernel.descriptor.entry, kernel]));
+    return new LoadedKernels(device, geometry, splits, byEntry);
+  }
+
+  /**
+   * Whether an entry was loaded: schedules differ in the kernels that they have.
+   *
+   * @example
+   * kernels.has('basis_store'); // true
+   */
+  has(entry: string): boolean {
+    return this.#compiled.has(entry);
   }
 
   /**

@@ -10,7 +10,7 @@ export interface WorkPlan {
 }
 
 /** Rows of the query, and KV heads of them: each is merged by itself, so a launch takes any whole number of them. */
-export function planRows(g: Geometry, { sequences, queries }: WorkPlan): number {
+export function planRows(g: Pick<Geometry, 'kvHeads'>, { sequences, queries }: WorkPlan): number {
   return sequences * queries * g.kvHeads;
 }
 
@@ -23,7 +23,7 @@ export function planRows(g: Geometry, { sequences, queries }: WorkPlan): number 
  * planWork(geometry, { sequences: 1, queries: 1, splits: 2 }).length; // kvHeads * 2 * 6
  */
 export function planWork(
-  g: Geometry,
+  g: Pick<Geometry, 'kvHeads'>,
   plan: WorkPlan,
   range: { readonly first: number; readonly end: number } = { first: 0, end: planRows(g, plan) },
 ): Uint32Array {

@@ -2,6 +2,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { builtinsFile } from '../codegen/builtins.js';
 import { defaultTargets, generate, manifestText } from '../codegen/generate.js';
+import { generateFp16 } from '../codegen/generateFp16.js';
 import { packagePath } from '../codegen/packageRoot.js';
 import { presetModel } from '../dsl/model.js';
 import { shard } from '../dsl/schemes/shard.js';
@@ -20,6 +21,9 @@ const goldens = [
   { scheme: shardPlus, model: 'smollm2-135m' },
 ] as const;
 
+/** Models whose uncompressed attention is checked in too. */
+const fp16Goldens = ['llama-3.1-8b', 'smollm2-135m'] as const;
+
 /** Every file of `generated/` as the sources give it, by path below that folder. */
 export async function wantedGoldens(): Promise<Map<string, string>> {
   const files = new Map([[relative(packagePath('generated'), builtinsFile), await lowerBuiltins()]]);
@@ -27,6 +31,23 @@ export async function wantedGoldens(): Promise<Map<string, string>> {
     for (const target of Object.values(defaultTargets)) {
       const kernels = await generate(scheme, presetModel(model), target);
       const folder = join(scheme.name, model, target.language);
+      for (const [name, text] of kernels.files) files.set(join(folder, name), text);
+      files.set(join(folder, 'manifest.json'), manifestText(kernels.manifest));
+    }
+  }
+  // Of Hopper only what differs: attention that turns queries for slow pairs.
+  const hopper = await generate(shard, presetModel('llama-3.1-8b'), {
+    language: 'cuda',
+    arch: 'sm_90a',
+    tensorCores: true,
+  });
+  for (const name of ['attend.cu', 'prelude.cuh']) {
+    files.set(join(shard.name, 'llama-3.1-8b', 'cuda-sm_90a', name), hopper.files.get(name)!);
+  }
+  for (const model of fp16Goldens) {
+    for (const target of Object.values(defaultTargets)) {
+      const kernels = await generateFp16(presetModel(model), target);
+      const folder = join('fp16', model, target.language);
       for (const [name, text] of kernels.files) files.set(join(folder, name), text);
       files.set(join(folder, 'manifest.json'), manifestText(kernels.manifest));
     }

@@ -7,7 +7,7 @@ import Table from 'cli-table3';
 import { packagePath } from '../codegen/packageRoot.js';
 
 const run = promisify(execFile);
-const architectures = ['sm_80', 'sm_90', 'sm_100', 'sm_120'] as const;
+const architectures = ['sm_80', 'sm_90', 'sm_90a', 'sm_100', 'sm_120'] as const;
 /** Stores and loads together; a kernel that spills more is slow, and fails the step. */
 const mostSpillBytes = 64;
 const record = packagePath('bench', 'resources.json');
@@ -19,9 +19,18 @@ interface Resources {
   readonly sharedBytes: number;
 }
 
+/** Those that a golden is for: `cuda-sm_90a` is for that one alone, and the others are what runs on all. */
+function architecturesOf(file: string): readonly string[] {
+  const only = /cuda-(sm_\w+)/.exec(file)?.[1];
+  return only === undefined ? architectures.filter((arch) => arch !== 'sm_90a') : [only];
+}
+
 /** Compiles one golden for every architecture; a warning of nvcc is an error. */
 async function compile(file: string, scratch: string): Promise<Record<string, Resources>> {
-  const targets = architectures.flatMap((arch) => ['-gencode', `arch=${arch.replace('sm', 'compute')},code=${arch}`]);
+  const targets = architecturesOf(file).flatMap((arch) => [
+    '-gencode',
+    `arch=${arch.replace('sm', 'compute')},code=${arch}`,
+  ]);
   const output = join(scratch, `${basename(file)}.fatbin`);
   const { stderr } = await run('nvcc', [
     ...targets,
@@ -37,7 +46,7 @@ async function compile(file: string, scratch: string): Promise<Record<string, Re
   const resources: Record<string, Resources> = {};
   for (const block of stderr.split('Compiling entry function').slice(1)) {
     const number = (pattern: RegExp) => Number(pattern.exec(block)?.[1] ?? 0);
-    resources[/for '(sm_\d+)'/.exec(block)![1]!] = {
+    resources[/for '(sm_\w+)'/.exec(block)![1]!] = {
       registers: number(/Used (\d+) registers/),
       spillBytes: number(/(\d+) bytes spill stores/) + number(/(\d+) bytes spill loads/),
       sharedBytes: number(/(\d+) bytes smem/),
@@ -93,7 +102,9 @@ async function report(
     table.push([
       file,
       ...architectures.map((arch) => {
-        const { registers, sharedBytes, spillBytes } = byArchitecture[arch]!;
+        const resources = byArchitecture[arch];
+        if (resources === undefined) return '';
+        const { registers, sharedBytes, spillBytes } = resources;
         if (spillBytes > 0) spilled++;
         if (spillBytes > mostSpillBytes) excessive.push(`${file} on ${arch}: ${spillBytes} bytes`);
         return `${registers} / ${sharedBytes}${spillBytes > 0 ? ` spills ${spillBytes}` : ''}`;

@@ -6,6 +6,7 @@ import { bundle } from './browser/bundle.js';
 import { collect, openProject } from './examples/collect.js';
 import { browserBundle, browserEntry, typeErrors, writeModules } from './examples/modules.js';
 import { config } from './examples/values.js';
+import { buildFakes } from './runtime/cuda/fake.js';
 
 const project = openProject();
 const { examples, missing } = collect(project);
@@ -16,19 +17,27 @@ writeFileSync(join(folder, 'browser.d.ts'), "export * from '../../../runtime/bro
 const files = writeModules(project, examples, folder);
 
 const own = process.cwd();
+let built = '';
 beforeAll(async () => {
   writeFileSync(join(folder, browserBundle), (await bundle(packagePath(browserEntry))).text);
   writeFileSync(join(folder, 'config.json'), JSON.stringify(config));
   copyFileSync(packagePath('examples', 'my-codec.ts'), join(folder, 'my-codec.ts'));
   copyFileSync(packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors'), join(folder, 'cache.safetensors'));
   process.chdir(folder);
+  // Examples of CudaDevice run over the fake driver; with a GPU they would not be the same everywhere.
+  const { libcuda, libnvrtc, folder: fakes } = await buildFakes();
+  built = fakes;
+  vi.stubEnv('KVFORGE_LIBCUDA', libcuda);
+  vi.stubEnv('KVFORGE_LIBNVRTC', libnvrtc);
   const { navigator } = await import('./examples/deviceValues.js');
   vi.stubGlobal('navigator', navigator);
 });
 afterAll(async () => {
   vi.unstubAllGlobals();
+  vi.unstubAllEnvs();
   process.chdir(own);
   rmSync(folder, { recursive: true });
+  rmSync(built, { recursive: true, force: true });
   await (await import('./examples/deviceValues.js')).device.close();
 });
 

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { publint } from 'publint';
@@ -48,6 +48,14 @@ describe('the package', () => {
       expect(names).toContain(types.slice(2));
       expect(names).toContain(code.slice(2));
     }
+  });
+
+  it('holds the whole source of the addon, and nothing that building it leaves', () => {
+    const folder = 'runtime/cuda/addon';
+    const sources = readdirSync(packagePath(folder)).filter((name) => /\.(cc|h|gyp)$/.test(name));
+    const packed = names.filter((name) => name.startsWith(`${folder}/`));
+    expect([...packed].sort()).toEqual(sources.map((name) => `${folder}/${name}`).sort());
+    expect(names.filter((name) => /(^|\/)(node_modules|build|\.cache)\//.test(name))).toEqual([]);
   });
 
   it('is clean by publint', async () => {

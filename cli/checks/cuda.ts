@@ -1,56 +1,65 @@
-import { existsSync } from 'node:fs';
-import { readdir, readFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { runProgram } from '../../runtime/emulator/toolchain.js';
-import { type Check, found, missing } from './check.js';
+import { findCacheFolder } from '../../runtime/cacheFolder.js';
+import { findAddon, loadAddon } from '../../runtime/cuda/addon.js';
+import { type CudaDeviceFacts, factsOf, openDriver } from '../../runtime/cuda/driver.js';
+import { openNvrtc } from '../../runtime/cuda/nvrtc.js';
+import { type Check, found, guarded, missing } from './check.js';
 import { programCheck } from './host.js';
 
-/** What a CUDA device would need. Nothing is loaded: the libraries are only looked for. */
+/** What `--device cuda` needs, in the order in which it is needed. */
 export async function cudaChecks(): Promise<readonly Check[]> {
-  const [driver, nvrtc, nvcc] = await Promise.all([
-    driverCheck(),
-    nvrtcCheck(),
-    programCheck(
-      'nvcc',
-      'compiles the CUDA text ahead of time',
-      'Optional: install the CUDA toolkit to compile the generated text.',
-    ),
-  ]);
-  const addon = missing(
-    'cuda addon',
-    'not part of this version',
-    'Use the emulator, which runs the same CUDA text on the CPU.',
+  const addon = await guarded('cuda addon', addonCheck);
+  const nvcc = await programCheck(
+    'nvcc',
+    'compiles the CUDA text ahead of time',
+    'Optional: install the CUDA toolkit to compile the generated text.',
   );
-  return [driver, nvrtc, nvcc, addon];
+  if (!addon.ok) {
+    const waits = (name: string) => missing(name, 'not opened without the cuda addon', 'Get the addon first.');
+    return [addon, waits('nvidia driver'), waits('nvrtc'), nvcc];
+  }
+  const nvrtc = await guarded('nvrtc', nvrtcCheck);
+  const driver = await guarded('nvidia driver', driverCheck);
+  if (!driver.ok) return [addon, driver, nvrtc, nvcc];
+  return [addon, driver, ...(await gpuChecks(nvrtc.ok)), nvrtc, await cacheCheck(), nvcc];
+}
+
+async function addonCheck(): Promise<Check> {
+  await loadAddon();
+  return found('cuda addon', await findAddon());
 }
 
 async function driverCheck(): Promise<Check> {
-  const library = await findLibrary(/^libcuda\.so(\.1)?$/);
-  const version = await readFile('/proc/driver/nvidia/version', 'utf8').catch(() => undefined);
-  const number = version === undefined ? undefined : /\b\d+\.\d+(\.\d+)?\b/.exec(version)?.[0];
-  if (library === undefined)
-    return missing('nvidia driver', 'no libcuda.so.1', 'For an NVIDIA GPU, install its driver.');
-  if (number === undefined)
-    return missing('nvidia driver', `${library}, but no driver is loaded`, 'Load the nvidia kernel module.');
-  return found('nvidia driver', `${number}, ${library}`);
+  const { path, version } = await openDriver();
+  return found('nvidia driver', `${version}, ${path}`);
 }
 
 async function nvrtcCheck(): Promise<Check> {
-  const library = await findLibrary(/^libnvrtc\.so(\.\d+)*$/);
-  const fix = 'For an NVIDIA GPU: pip install nvidia-cuda-nvrtc, or install the CUDA toolkit.';
-  return library === undefined ? missing('nvrtc', 'no libnvrtc.so', fix) : found('nvrtc', library);
+  const { path, version } = await openNvrtc(await loadAddon());
+  return found('nvrtc', `${version}, ${path}`);
 }
 
-/** The path of a shared library: where the environment points, then what the loader knows, then the usual folder. */
-async function findLibrary(name: RegExp): Promise<string | undefined> {
-  const { CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH } = process.env;
-  const homes = [CUDA_HOME, CUDA_PATH, '/usr/local/cuda'].filter((home) => home !== undefined && home !== '');
-  const folders = [...(LD_LIBRARY_PATH?.split(':') ?? []), ...homes.map((home) => join(home!, 'lib64'))];
-  for (const folder of folders.filter((each) => each !== '' && existsSync(each))) {
-    const match = (await readdir(folder).catch(() => [])).find((file) => name.test(file));
-    if (match !== undefined) return join(folder, match);
+async function gpuChecks(compiles: boolean): Promise<readonly Check[]> {
+  const devices = (await openDriver()).devices.map(factsOf);
+  if (devices.length > 0) return devices.map((device) => gpuCheck(device, compiles));
+  return [missing('gpu', 'none that the driver shows', 'Check nvidia-smi and CUDA_VISIBLE_DEVICES.')];
+}
+
+function gpuCheck({ index, name, uuid, architecture, bytes }: CudaDeviceFacts, compiles: boolean): Check {
+  const memory = `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+  const title = `gpu ${index}: ${name}`;
+  if (architecture === undefined) {
+    return missing(title, `${uuid}; ${memory}; older than compute capability 8.0`, 'Use another GPU.');
   }
-  const { stdout } = await runProgram(existsSync('/sbin/ldconfig') ? '/sbin/ldconfig' : 'ldconfig', ['-p']);
-  for (const [, file, path] of stdout.matchAll(/^\s*(\S+) .*=> (\S+)$/gm)) if (name.test(file!)) return path;
-  return undefined;
+  const chosen = `KVFORGE_GPU=${index} chooses it`;
+  return { ...found(title, [uuid, memory, architecture, chosen].join('; ')), runsKernels: compiles };
+}
+
+async function cacheCheck(): Promise<Check> {
+  const folder = await findCacheFolder(['cuda']);
+  if (folder !== undefined) return found('cuda kernel cache', folder);
+  return missing(
+    'cuda kernel cache',
+    'no folder for it that only you can write to',
+    'Set XDG_CACHE_HOME to one; until then every process compiles its kernels again.',
+  );
 }

@@ -28,10 +28,27 @@ import {
 
 const scalars: Readonly<Record<ScalarName, string>> = { f32: 'f32', f16: 'f32', i32: 'i32', u32: 'u32', bool: 'bool' };
 
-export interface WgslOptions {
-  /** Whether the module enables `f16`: halves then round natively instead of through a packed word. */
-  readonly f16: boolean;
+/**
+ * Rounds as float16 does, by whole numbers: a compiler has been met that takes every conversion to f16 and back, packed or
+ * not, for nothing to do, and `quantizeToF16` may round either way.
+ */
+const roundToHalf = `// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
 }
+`;
 
 function valueName(type: Type): string {
   if (typeof type !== 'string') {
@@ -72,10 +89,7 @@ function literalText({ type, value }: Literal): string {
 }
 
 /** `pointers`: the array parameters, which WGSL holds as pointers. */
-function createDialect(options: WgslOptions, pointers: ReadonlySet<string>): Dialect {
-  const halved = (value: string): string =>
-    options.f16 ? `f32(f16(${value}))` : `unpack2x16float(pack2x16float(vec2f(${value}, 0.0))).x`;
-
+function createDialect(pointers: ReadonlySet<string>): Dialect {
   function intrinsic(expression: Intrinsic): Printed {
     const { name } = expression;
     const values = printArguments(wgsl, expression.arguments);
@@ -104,7 +118,7 @@ function createDialect(options: WgslOptions, pointers: ReadonlySet<string>): Dia
     literal: literalText,
     name: ({ name }) => name,
     convert({ type, operand }) {
-      if (type === 'f16') return { text: halved(text(wgsl, operand)), rank: rank.primary };
+      if (type === 'f16') return { text: `round_to_half(${text(wgsl, operand)})`, rank: rank.primary };
       if (type === 'f32' && operand.type === 'f16') return printed(wgsl, operand);
       return { text: `${scalars[type]}(${text(wgsl, operand)})`, rank: rank.primary };
     },
@@ -135,9 +149,9 @@ function createDialect(options: WgslOptions, pointers: ReadonlySet<string>): Dia
   return wgsl;
 }
 
-function printFunction(one: SpecializedFunction, options: WgslOptions): string {
+function printFunction(one: SpecializedFunction): string {
   const pointers = new Set(one.params.filter(({ type }) => isArray(type)).map(({ name }) => name));
-  const wgsl = createDialect(options, pointers);
+  const wgsl = createDialect(pointers);
   const params = one.params
     .filter(({ type }) => !isLookup(type))
     .map(parameter)
@@ -151,7 +165,12 @@ function printFunction(one: SpecializedFunction, options: WgslOptions): string {
   ].join('\n');
 }
 
-/** WGSL of the functions; lookups are read through the functions they were bound to. */
-export function printWgsl(functions: readonly SpecializedFunction[], options: WgslOptions): string {
-  return functions.map((one) => `${printFunction(one, options)}\n`).join('\n');
+/**
+ * WGSL of the functions; lookups are read through the functions they were bound to.
+ *
+ * @param schedule the text below them, for which helpers are printed too
+ */
+export function printWgsl(functions: readonly SpecializedFunction[], schedule = ''): string {
+  const printed = functions.map((one) => `${printFunction(one)}\n`).join('\n');
+  return /\bround_to_half\(/.test(printed + schedule) ? `${roundToHalf}\n${printed}` : printed;
 }

@@ -1,5 +1,6 @@
 import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
+import { splitFunctions, splitTile } from '../../dsl/ropeSplit.js';
 import type { Extent } from '../../dsl/stage.js';
 
 /** Where the number of rows of a part comes from. */
@@ -160,7 +161,7 @@ export function recordEntries(g: Geometry): readonly RecordEntry[] {
 
 /** One of the constant tables that all kernels share, in one f32 buffer. */
 export interface TableDescriptor {
-  readonly name: 'levels' | 'fineAngles' | 'coarseAngles';
+  readonly name: 'levels' | 'fineAngles' | 'splitFunctions' | 'splitCoefficients' | 'coarseAngles';
   /** Numbers from the start of the buffer. */
   readonly offset: number;
   /** Row-major; `positions` is how many the angles must cover. */
@@ -169,9 +170,13 @@ export interface TableDescriptor {
 }
 
 /** The tables in memory order. */
-export function tablesOf(g: Geometry): readonly [TableDescriptor, TableDescriptor, TableDescriptor] {
+export function tablesOf(
+  g: Geometry,
+): readonly [TableDescriptor, TableDescriptor, TableDescriptor, TableDescriptor, TableDescriptor] {
   const levels = 2 ** g.streamBits;
   const row = [g.pairs, 2] as const;
+  const functions = levels + g.angleTile * g.pairs * 2;
+  const coefficients = functions + splitTile * splitFunctions;
   return [
     { name: 'levels', offset: 0, shape: [levels], holds: 'stream levels' },
     {
@@ -181,8 +186,20 @@ export function tablesOf(g: Geometry): readonly [TableDescriptor, TableDescripto
       holds: `(cosine, sine) of position % ${g.angleTile}`,
     },
     {
+      name: 'splitFunctions',
+      offset: functions,
+      shape: [splitTile, splitFunctions],
+      holds: `functions of position % ${splitTile} that stand for the rotation of the slow pairs`,
+    },
+    {
+      name: 'splitCoefficients',
+      offset: coefficients,
+      shape: [g.pairs, splitFunctions, 2],
+      holds: 'what of each function goes into (cosine, sine) of a slow pair',
+    },
+    {
       name: 'coarseAngles',
-      offset: levels + g.angleTile * g.pairs * 2,
+      offset: coefficients + g.pairs * splitFunctions * 2,
       shape: [{ ceilDiv: [{ dimension: 'positions' }, g.angleTile] }, ...row],
       holds: `(cosine, sine) of position - position % ${g.angleTile}`,
     },

@@ -1,25 +1,36 @@
 import type { Geometry } from '../geometry.js';
+import { fastPairsOf, splitTile } from '../ropeSplit.js';
 import {
   type Chosen,
   type Constraint,
   defineStage,
+  fasterBeyond,
   type KernelPlan,
   oneOf,
   type Target,
   type Tunable,
 } from '../stage.js';
 import { streamFunctions } from './append.js';
+import { fitsMatrices, type MatrixSpace, matrixSchedule, matrixSpace, usesSubgroupMatrices } from './attendMatrices.js';
 import { cacheRead, reads, tables, writes } from './bindings.js';
 import { middleKeyFunctions } from './decompress.js';
 
 /** The tensor-core schedule takes 16 tokens a tile, as its matrix products do. */
 type TensorSpace = Readonly<Record<'coefficientHalves' | 'warps' | 'basisBytes', Tunable>>;
+/**
+ * On Hopper the choice is between that schedule (`split` 0) and the one that turns queries instead of keys for slow pairs
+ * (`split` 1); each has tunables of its own, and the other's stay at their defaults.
+ */
+type HopperSpace = TensorSpace & Readonly<Record<'split' | 'basisHalves' | 'queryHalves' | 'keyHalves', Tunable>>;
 /** The float32 schedule, a block at a time. */
 type PlainSpace = Readonly<Record<'tileTokens', Tunable>>;
-type Space = TensorSpace | PlainSpace;
+type Space = HopperSpace | TensorSpace | PlainSpace | MatrixSpace;
 
-/** What the two schedules differ in. */
-type Schedule = Pick<KernelPlan, 'threads' | 'constants' | 'sharedBytes'>;
+/** What the schedules differ in. */
+type Schedule = Pick<
+  KernelPlan,
+  'threads' | 'blocksPerMultiprocessor' | 'constants' | 'sharedBytes' | 'template' | 'unrolled' | 'subgroupMatrices'
+>;
 
 /** Words of a work item: sequence, KV head, row of the query, tokens after it, split, splits. */
 export const workItemWords = 6;
@@ -41,6 +52,23 @@ export function partialWords(g: Geometry): number {
   return 2 * g.groupSize * (g.headDim + 2);
 }
 
+const rebuildTunables: TensorSpace = {
+  coefficientHalves: fasterBeyond(2, 1),
+  warps: oneOf(4, 8, 2, 1),
+  basisBytes: oneOf(2, 1),
+};
+/**
+ * With one half instead of two the largest error of an output passes 2e-3 of its magnitude in one draw of 16 with scores
+ * that reach 40 (Llama-3.1-8B's frequencies, rank 192): `basisHalves` 2.6e-3 at most, `keyHalves` 3.0e-3; `queryHalves`
+ * in one of 3, 3.7e-3. With two halves of all three it is 6e-4 at most.
+ */
+const splitTunables = {
+  basisHalves: fasterBeyond(2, 1),
+  queryHalves: fasterBeyond(2, 1),
+  keyHalves: fasterBeyond(2, 1),
+};
+
+const isHopper = (target: Target) => target.language === 'cuda' && target.arch === 'sm_90a';
 const isTensorCore = (target: Target) => target.language === 'cuda' && target.tensorCores;
 const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
 
@@ -74,6 +102,7 @@ function plainSchedule(g: Geometry, { tileTokens }: Chosen<PlainSpace>, target: 
       SCORE_SLICES: scoreSlices,
     },
     sharedBytes: { fixed: tile + query + scores + groupComponents * 4 + codebook + flags, dynamic: 0 },
+    ...(wgsl ? {} : { template: 'attend_plain' }),
   };
 }
 
@@ -90,7 +119,70 @@ function tensorSchedule(g: Geometry, { coefficientHalves, warps, basisBytes }: C
       SHARED_BYTES: bytes,
     },
     sharedBytes: { fixed: 0, dynamic: bytes },
+    template: 'attend_mma',
   };
+}
+
+/** Warpgroups of the split schedule that take tokens; one more turns queries for them. */
+const warpgroups = 2;
+
+/** Columns of the product of codes that a warpgroup has at once: the instruction's sizes that the prelude offers. */
+const mostColumns = 136;
+
+/** Eight-column tiles of a product with codes: of turned queries, then of the channels of fast pairs. */
+function columnTiles(g: Geometry, { queryHalves, basisHalves }: Chosen<HopperSpace>): number {
+  return Math.ceil(g.groupSize / 4) * 2 * queryHalves + (fastPairsOf(g.model) / 4) * basisHalves;
+}
+
+/** Turns queries for slow pairs and rebuilds keys for fast ones, in warpgroups that take tiles of 128 positions in turn. */
+function splitSchedule(g: Geometry, tunables: Chosen<HopperSpace>): Schedule {
+  const bytes = splitSharedBytes(g, tunables);
+  return {
+    threads: (warpgroups + 1) * 128,
+    // Without it the compiler ignores what warpgroups give each other.
+    blocksPerMultiprocessor: 1,
+    constants: {
+      WARPGROUPS: warpgroups,
+      WARPS: (warpgroups + 1) * 4,
+      CONSUMER_REGISTERS: 176,
+      PRODUCER_REGISTERS: 152,
+      BLOCK_REGISTERS: 168,
+      BASIS_HALVES: tunables.basisHalves,
+      QUERY_HALVES: tunables.queryHalves,
+      KEY_HALVES: tunables.keyHalves,
+      FAST_PAIRS: fastPairsOf(g.model),
+      SPLIT_TILE: splitTile,
+      PASS_TILES: passTiles(g),
+      SHARED_BYTES: bytes,
+    },
+    sharedBytes: { fixed: 0, dynamic: bytes },
+    template: 'attend_split',
+  };
+}
+
+/** Shared memory of the split schedule; the template places these parts, and asserts that they end here. */
+function splitSharedBytes(g: Geometry, tunables: Chosen<HopperSpace>): number {
+  const fast = fastPairsOf(g.model);
+  const slow = g.pairs - fast;
+  const heads = roundUp(g.groupSize, 4);
+  const product = g.rank * columnTiles(g, tunables) * 16;
+  // Operands of fast pairs for two tiles, and sums of the mean.
+  const turned = fast * heads * 32 + heads * 16;
+  const middle =
+    g.entries * 256 +
+    slow * 2 * (g.rank + 8) * 2 +
+    warpgroups * (product + turned) +
+    g.angleTile * (fast + 4) * 8 +
+    splitTile * 16 +
+    slow * 32 +
+    fast * 8 +
+    g.rank * 8 +
+    heads * g.pairs * 8 +
+    // Maxima of the warps.
+    128;
+  const merge = roundUp((3 * warpgroups + 2) * 4 * g.groupSize * (g.headDim + 2) * 4, 16);
+  const others = merge + 3 * 16 * (g.headDim + 8) * 2 + g.groupSize * g.headDim * 4;
+  return Math.max(middle, others);
 }
 
 /**
@@ -113,7 +205,7 @@ function tensorSharedBytes(g: Geometry, warps: number, basisBytes: number): numb
  * What turns q.k into a base-2 exponent: `SCORE_SCALE * q.k`, or with capped scores
  * `SCORE_CAP * tanh(SCORE_SCALE * q.k)`.
  */
-export function scoreConstants({ model }: Geometry): Readonly<Record<string, number>> {
+export function scoreConstants({ model }: Pick<Geometry, 'model'>): Readonly<Record<string, number>> {
   const { scoreScale, scoreCap } = model;
   if (scoreCap === undefined) return { SCORE_SCALE: scoreScale * Math.log2(Math.E) };
   return { SCORE_SCALE: scoreScale / scoreCap, SCORE_CAP: scoreCap * Math.log2(Math.E) };
@@ -124,22 +216,58 @@ const fitsTensorRows: Constraint<Space> = (g, _tunables, target) =>
     ? `needs ${g.groupSize} query heads a KV head in one matrix tile, which has 16 rows`
     : undefined;
 
+/** What the split schedule cannot do; it is for Hopper, whose blocks have room for a codebook with a copy a lane. */
+const fitsSplit: Constraint<Space> = (g, tunables) => {
+  if (!('split' in tunables)) return undefined;
+  const others = tunables.split === 1 ? rebuildTunables : splitTunables;
+  for (const [name, { values }] of Object.entries(others)) {
+    const chosen = tunables[name as keyof typeof others];
+    if (chosen !== values[0]) return `${name} = ${chosen} is for the other schedule (split = ${1 - tunables.split})`;
+  }
+  if (tunables.split === 0) return undefined;
+  if (g.headDim !== 64 && g.headDim !== 128) return `looks values up for heads of 64 or 128 channels, not ${g.headDim}`;
+  if (g.channels !== 4) return `looks up value vectors of 4 channels, not ${g.channels}`;
+  if (g.allocatedGroups > 0) return 'takes key codes of one width, not of widths that the prompt decides';
+  const other = g.keyGroups.find(({ bits }) => bits !== 4);
+  if (other) return `takes key codes of 4 bits, not ${other.bits}`;
+  if (g.groupSize > 8) return `turns 8 query heads a KV head at most, not ${g.groupSize}`;
+  if (g.rank > 256) return `takes ranks up to 256, not ${g.rank}`;
+  if (g.rank % 32 !== 0) return `takes ranks that are multiples of 32, not ${g.rank}`;
+  const fast = fastPairsOf(g.model);
+  if (fast === g.pairs) return `needs 8 pairs of channels that turn slowly, of ${g.pairs} there are none`;
+  if (fast === 0) return 'needs pairs of channels that turn';
+  const columns = columnTiles(g, tunables) * 8;
+  return columns > mostColumns
+    ? `has ${mostColumns} columns for turned queries and channels of fast pairs, ${columns} are needed`
+    : undefined;
+};
+
 /** Attention of query tokens of every sequence over sinks, middle, stream and window, in one launch; WGSL merges in a second. */
 export const attendStage = defineStage<Space>({
   name: 'attend',
   summary: 'Attention over all segments, split along tokens, merged by log-sum-exp.',
   // What costs accuracy comes first, so that it is the last to give way where shared memory is short.
-  tunables: (target) =>
-    isTensorCore(target)
-      ? { coefficientHalves: oneOf(2, 1), warps: oneOf(4, 8, 2, 1), basisBytes: oneOf(2, 1) }
-      : { tileTokens: oneOf(16, 8, 4) },
-  constraints: [fitsTensorRows],
+  tunables: (target) => {
+    const tileTokens = oneOf(16, 8, 4);
+    if (usesSubgroupMatrices(target)) return matrixSpace(tileTokens);
+    if (!isTensorCore(target)) return { tileTokens };
+    return isHopper(target) ? { ...splitTunables, split: oneOf(1, 0), ...rebuildTunables } : rebuildTunables;
+  },
+  constraints: [
+    fitsTensorRows,
+    fitsSplit,
+    (g, tunables, target) => ('matrices' in tunables ? fitsMatrices(g, tunables, target) : undefined),
+  ],
   kernels: (g, tunables, target) => {
     const { streamValue, streamUnpack } = streamFunctions(g);
-    const tensor = 'warps' in tunables;
-    const { threads, constants, sharedBytes } = tensor
-      ? tensorSchedule(g, tunables)
-      : plainSchedule(g, tunables, target);
+    const split = 'split' in tunables && tunables.split === 1;
+    const { constants, ...schedule }: Schedule = split
+      ? splitSchedule(g, tunables)
+      : 'warps' in tunables
+        ? tensorSchedule(g, tunables)
+        : 'matrices' in tunables && tunables.matrices === 1
+          ? matrixSchedule(g, tunables)
+          : plainSchedule(g, tunables, target);
     const partials = `[work items][2: Hadamard space, exact][${g.groupSize} query heads][${g.headDim} output, maximum, weight sum]`;
     const output = writes('output', 'f32', `[query rows][${g.heads} heads][${g.headDim}]`);
     const work = reads(
@@ -149,9 +277,7 @@ export const attendStage = defineStage<Space>({
     );
     const attend: KernelPlan = {
       entry: 'attend',
-      summary:
-        'One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.',
-      ...(target.language === 'cuda' ? { template: tensor ? 'attend_mma' : 'attend_plain' } : {}),
+      summary: `One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.${schedule.subgroupMatrices ? ' Not yet seen right on a GPU: verify it.' : ''}`,
       bindings: [
         reads('sequences', 'u32', 'records of all sequences'),
         work,
@@ -163,13 +289,13 @@ export const attendStage = defineStage<Space>({
           ? [output, writes('counters', 'atomic_u32', `[query rows][${g.kvHeads} KV heads], zero before and after`)]
           : []),
       ],
-      threads,
+      ...schedule,
       grid: [{ dimension: 'workItems' }, 1, 1],
       constants: {
         ...constants,
         WORK_ITEM_WORDS: workItemWords,
         PARTIAL_WORDS: partialWords(g),
-        CHUNK_UNIT: 16,
+        CHUNK_UNIT: split ? splitTile : 16,
         ...scoreConstants(g),
       },
       functions: {
@@ -178,7 +304,6 @@ export const attendStage = defineStage<Space>({
         streamValue: streamValue!,
         streamUnpack: streamUnpack!,
       },
-      sharedBytes,
     };
     if (target.language === 'cuda') return [attend];
     return [
@@ -188,7 +313,7 @@ export const attendStage = defineStage<Space>({
         summary:
           'Merges the splits of a row; a second launch, because WGSL orders no memory between workgroups of one.',
         bindings: [work, reads('partials', 'f32', partials), output],
-        threads: roundUp(g.headDim, 32),
+        threads: Math.min(256, roundUp(g.groupSize * g.headDim, 32)),
         grid: [{ dimension: 'workItems' }, 1, 1],
         constants: { WORK_ITEM_WORDS: workItemWords, PARTIAL_WORDS: partialWords(g) },
         functions: { butterfly: { name: 'butterfly' } },

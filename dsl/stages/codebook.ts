@@ -8,9 +8,19 @@ export const codebookSample = 4096;
 export const codebookStage = defineStage({
   name: 'codebook',
   summary: 'Fit the value codebook by seeded, deterministic k-means.',
-  tunables: () => ({ pointsPerBlock: oneOf(1024, 512, 2048) }),
+  // Every warp of CUDA has cells of its own, which is what limits their number. WGSL has one thread an entry.
+  tunables: ({ language }) => ({
+    pointsPerBlock: oneOf(2048, 1024, 4096),
+    warps: language === 'cuda' ? oneOf(8, 4) : oneOf(8),
+  }),
   constraints: [],
-  kernels: (g, { pointsPerBlock }) => {
+  kernels: (g, { pointsPerBlock, warps }, { language }) => {
+    const cuda = language === 'cuda';
+    /** CUDA keeps entries in groups of eight with four words between. */
+    const entryBytes = (g.entries * g.channels + (cuda ? g.entries / 2 : 0)) * 4;
+    const cellBytes = g.entries * (g.channels + 1) * 4;
+    /** Half of the squared length of every entry, and the largest. */
+    const normBytes = (g.entries + 1) * 4;
     const [, , quantizer] = g.scheme.values;
     const statics = { channels: g.channels, entries: g.entries };
     const nearest = { name: 'nearestCentroids', statics, lookups: { centroids: 'centroid_at' } };
@@ -18,6 +28,8 @@ export const codebookStage = defineStage({
     const channelScales = reads('channel_scales', 'f32', `[${g.width}]`);
     const centroids = `[${g.entries}][${g.channels}]`;
     const cells = `[blocks][${g.entries}][${g.channels + 1}]: sums, then the ${g.weighted ? 'weight' : 'count'}`;
+    /** Words of indices that a thread of `assign_values` writes: CUDA keeps 32 channels of points in registers. */
+    const threadWords = cuda && g.channels < 8 ? 2 : 1;
     const points = { product: [{ dimension: 'middleTokens' }, g.width / g.channels] };
     return [
       {
@@ -28,18 +40,18 @@ export const codebookStage = defineStage({
           rotated,
           channelScales,
           writes('centroids', 'f32', centroids),
-          writes('distances', 'f32', `[${codebookSample}], scratch: squared distance to the nearest chosen point`),
+          // CUDA has registers for them.
+          ...(cuda ? [] : [writes('distances', 'f32', `[${codebookSample}], squared, to the nearest chosen point`)]),
         ],
         threads: 256,
         grid: [1, 1, 1],
         constants: { SEED: quantizer.seed, SAMPLE: codebookSample },
         functions: { uniformRandom: { name: 'uniformRandom' } },
-        sharedBytes: { fixed: 2 * 256 * 4 + 64, dynamic: 0 },
+        sharedBytes: { fixed: (256 + 8) * 4 + 64, dynamic: 0 },
       },
       {
         entry: 'codebook_assign',
-        summary:
-          'Assigns a chunk of points and sums them by entry, each entry in point order by one thread: no float atomics.',
+        summary: 'Assigns a chunk of points and sums them by entry, always in the same order: no float atomics.',
         bindings: [
           sequenceRecord,
           rotated,
@@ -48,21 +60,24 @@ export const codebookStage = defineStage({
           reads('centroids', 'f32', centroids),
           writes('partial_cells', 'f32', cells),
         ],
-        threads: 256,
+        threads: warps * 32,
         grid: [{ ceilDiv: [points, pointsPerBlock] }, 1, 1],
-        constants: { POINTS_PER_BLOCK: pointsPerBlock },
-        functions: { nearestCentroids: nearest },
-        sharedBytes: { fixed: g.entries * g.channels * 4 + pointsPerBlock, dynamic: 0 },
+        constants: { POINTS_PER_BLOCK: pointsPerBlock, WARPS: warps },
+        functions: cuda ? {} : { nearestCentroids: nearest },
+        sharedBytes: {
+          fixed: entryBytes + (cuda ? normBytes + warps * cellBytes : pointsPerBlock),
+          dynamic: 0,
+        },
       },
       {
         entry: 'codebook_update',
-        summary: 'New centroids from the sums, block by block in order; an empty cell keeps its centroid.',
+        summary: 'New centroids from the sums, always in the same order; an empty cell keeps its centroid.',
         bindings: [sequenceRecord, reads('partial_cells', 'f32', cells), writes('centroids', 'f32', centroids)],
-        threads: 64,
-        grid: [Math.ceil(g.entries / 64), 1, 1],
+        threads: cuda ? 128 : 64,
+        grid: [cuda ? g.entries : Math.ceil(g.entries / 64), 1, 1],
         constants: { POINTS_PER_BLOCK: pointsPerBlock },
         functions: {},
-        sharedBytes: { fixed: 0, dynamic: 0 },
+        sharedBytes: { fixed: cuda ? 4 * (g.channels + 1) * 4 : 0, dynamic: 0 },
       },
       {
         entry: 'codebook_store',
@@ -76,13 +91,13 @@ export const codebookStage = defineStage({
       },
       {
         entry: 'assign_values',
-        summary: 'The index of the nearest stored f16 entry for every vector; four indices, one word, a thread.',
+        summary: 'The index of the nearest stored f16 entry for every vector; four indices are a word.',
         bindings: [sequenceRecord, rotated, channelScales, cacheWrite],
         threads: 128,
-        grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, g.valueRowWords] }, 128] }, 1, 1],
+        grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, g.valueRowWords] }, 128 * threadWords] }, 1, 1],
         constants: {},
-        functions: { nearestCentroids: nearest },
-        sharedBytes: { fixed: g.entries * g.channels * 4, dynamic: 0 },
+        functions: cuda ? {} : { nearestCentroids: nearest },
+        sharedBytes: { fixed: entryBytes + (cuda ? normBytes : 0), dynamic: 0 },
       },
     ];
   },

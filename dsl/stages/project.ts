@@ -38,9 +38,13 @@ const allocatedQuantizers: Quantizers = {
 export const projectStage = defineStage({
   name: 'project',
   summary: 'Project the centred keys on the basis, quantise and pack.',
-  tunables: () => ({ tileTokens: oneOf(16) }),
+  tunables: ({ language }) => ({ tileTokens: language === 'cuda' ? oneOf(64) : oneOf(16) }),
   constraints: [],
-  kernels: (g, { tileTokens }) => {
+  kernels: (g, { tileTokens }, { language }) => {
+    /** Components of a tile: CUDA keeps square tiles, with `perThread` squared entries a thread. */
+    const tile = language === 'cuda' ? tileTokens : 16;
+    const perThread = tile / 16;
+    const shared = language === 'cuda' ? (4 * 32 * (tile + 4) + 16 * tile) * 4 : 3 * 16 * tileTokens * 4;
     const none = { fixed: 0, dynamic: 0 };
     const allocated = g.allocatedGroups > 0;
     const { scales, fields } = allocated ? allocatedQuantizers : fixedQuantizers(g);
@@ -61,10 +65,10 @@ export const projectStage = defineStage({
           ...(allocated ? [writes('partial_magnitudes', 'f32', `[tiles][${g.rank}], sums`)] : []),
         ],
         threads: 256,
-        grid: [Math.ceil(g.rank / 16), { ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, 1],
-        constants: { TILE: 16, TILE_TOKENS: tileTokens },
+        grid: [Math.ceil(g.rank / tile), { ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, 1],
+        constants: { TILE: tile, TILE_TOKENS: tileTokens, PER_THREAD: perThread },
         functions: {},
-        sharedBytes: { fixed: 3 * 16 * tileTokens * 4, dynamic: 0 },
+        sharedBytes: { fixed: shared, dynamic: 0 },
       },
       {
         entry: 'scale_keys',

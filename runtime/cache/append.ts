@@ -1,8 +1,7 @@
-import { KvforgeError } from '../../dsl/errors.js';
 import type { DeviceBuffer, Launch } from '../device.js';
 import { checkHalf } from '../halfBits.js';
 import { checkWhole } from './checkInput.js';
-import { streamAfter } from './lengths.js';
+import { grownWithin } from './lengths.js';
 import type { CacheMemory } from './memory.js';
 import { scoped } from './scoped.js';
 
@@ -37,16 +36,7 @@ export async function append(memory: CacheMemory, input: NewTokens): Promise<voi
   ];
   checkHalf(keys, { name: `keys, layer ${capacity.layer}`, dimensions });
   checkHalf(values, { name: `values, layer ${capacity.layer}`, dimensions });
-  const needed = (await memory.readRecords()).map((lengths) => streamAfter(g, lengths, tokens));
-  const full = needed.findIndex((count) => count > capacity.generated);
-  if (full >= 0) {
-    throw new KvforgeError('does-not-fit', {
-      at: `sequence ${full}`,
-      expected: `at most ${capacity.generated} tokens in the stream`,
-      received: String(needed[full]),
-      hint: 'Open the cache with more generated tokens; nothing was appended to any sequence.',
-    });
-  }
+  grownWithin(g, await memory.readRecords(), { tokens, generated: capacity.generated });
   // The input of a submission is one buffer, which no device need have larger than what a kernel may bind.
   const room = Math.floor(memory.device.limits.bytesPerBinding / stepBytes(memory));
   const steps = Math.max(1, Math.min(mostSteps, room));

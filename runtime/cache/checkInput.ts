@@ -17,6 +17,11 @@ export function checkWhole(value: unknown, { at, least, most, bounds, hint, code
   throw new KvforgeError(code, { at, expected, received: shown(value), hint });
 }
 
+/** @throws KvforgeError `wrong-use` for splits that no attention has */
+export function checkSplits(splits: unknown): void {
+  checkWhole(splits, { at: 'splits', least: 1, most: 1024, hint: 'Leave it out for the default.' });
+}
+
 /** @throws KvforgeError `wrong-use` when a caller in plain JavaScript left an argument out */
 export function checkObject(value: unknown, at: string, expected: string): void {
   if (typeof value === 'object' && value !== null) return;
@@ -26,7 +31,6 @@ export function checkObject(value: unknown, at: string, expected: string): void 
 /** @throws KvforgeError `wrong-use` for anything but kernels on a device: those that `generate` gives are on none yet */
 export function checkLoaded(kernels: unknown): void {
   const { device, geometry, manifest } = (kernels ?? {}) as Readonly<Record<string, unknown>>;
-  const isObject = (value: unknown) => typeof value === 'object' && value !== null;
   if (isObject(device) && isObject(geometry)) return;
   const unloaded = isObject(geometry) && isObject(manifest);
   throw new KvforgeError('wrong-use', {
@@ -37,6 +41,22 @@ export function checkLoaded(kernels: unknown): void {
       ? 'Load them first: await LoadedKernels.load(device, kernels).'
       : 'Pass what await LoadedKernels.load(device, generated) gives.',
   });
+}
+
+/** @throws KvforgeError `wrong-use` for anything but kernels of a scheme on a device, as those of `generateFp16` have none */
+export function checkOfScheme(kernels: unknown): void {
+  checkLoaded(kernels);
+  if ('scheme' in (kernels as { readonly geometry: object }).geometry) return;
+  throw new KvforgeError('wrong-use', {
+    at: 'kernels',
+    expected: 'kernels of a scheme, which generate gives',
+    received: 'those of uncompressed attention',
+    hint: 'Give these to Fp16Attention.open.',
+  });
+}
+
+function isObject(value: unknown): boolean {
+  return typeof value === 'object' && value !== null;
 }
 
 /** @throws KvforgeError `wrong-use` unless it is one source, a sequence, for each of the sequences */

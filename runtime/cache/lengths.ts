@@ -1,4 +1,5 @@
 import { splitPrompt } from '../../codegen/plan/layout.js';
+import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import type { SequenceLengths } from '../record.js';
 
@@ -28,9 +29,41 @@ export function totalTokens({ sinkTokens, middleTokens, streamTokens, windowToke
   return sinkTokens + middleTokens + streamTokens + windowTokens;
 }
 
-/** Tokens in the stream once `tokens` more have come in through the window. */
-export function streamAfter(g: Geometry, { streamTokens, windowTokens }: SequenceLengths, tokens: number): number {
-  return streamTokens + Math.max(0, windowTokens + tokens - g.scheme.window);
+/** What appending depends on. */
+export type GrowingLengths = Pick<SequenceLengths, 'streamTokens' | 'windowTokens'>;
+
+/** Lengths once `tokens` more have come in through the window. */
+export function grownLengths(
+  g: Geometry,
+  { streamTokens, windowTokens }: GrowingLengths,
+  tokens: number,
+): GrowingLengths {
+  const { window } = g.scheme;
+  return {
+    streamTokens: streamTokens + Math.max(0, windowTokens + tokens - window),
+    windowTokens: Math.min(window, windowTokens + tokens),
+  };
+}
+
+/**
+ * Lengths of all sequences once each has `tokens` more.
+ *
+ * @throws KvforgeError `does-not-fit` when the stream of one has no room for them
+ */
+export function grownWithin(
+  g: Geometry,
+  sequences: readonly GrowingLengths[],
+  { tokens, generated }: { readonly tokens: number; readonly generated: number },
+): readonly GrowingLengths[] {
+  const grown = sequences.map((lengths) => grownLengths(g, lengths, tokens));
+  const full = grown.findIndex(({ streamTokens }) => streamTokens > generated);
+  if (full < 0) return grown;
+  throw new KvforgeError('does-not-fit', {
+    at: `sequence ${full}`,
+    expected: `at most ${generated} tokens in the stream`,
+    received: String(grown[full]!.streamTokens),
+    hint: 'Open the cache with more generated tokens; nothing was appended to any sequence.',
+  });
 }
 
 /**

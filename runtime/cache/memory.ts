@@ -67,6 +67,11 @@ export class CacheMemory {
     return this.kernels.geometry;
   }
 
+  /** Tokens that a sequence has room for. */
+  get mostTokens(): number {
+    return this.capacity.tokens + this.capacity.generated + this.geometry.scheme.window;
+  }
+
   /** Bytes of shares and records. */
   get bytes(): number {
     return this.#cache.bytes + this.#sequences.bytes;

@@ -1,7 +1,7 @@
-import { attendLaunches, defaultSplits } from '../attendLaunches.js';
+import { attendLaunches, chosenSplits } from '../attendLaunches.js';
 import type { DeviceBuffer } from '../device.js';
 import { checkHalf } from '../halfBits.js';
-import { checkWhole } from './checkInput.js';
+import { checkSplits, checkWhole } from './checkInput.js';
 import { totalTokens } from './lengths.js';
 import type { CacheMemory } from './memory.js';
 import { scoped } from './scoped.js';
@@ -9,7 +9,7 @@ import { scoped } from './scoped.js';
 export interface AttendOptions {
   /** Query tokens of each sequence: its last ones, each seeing what is not after it; 1 if left out. */
   readonly queries?: number;
-  /** Blocks that share one row of tokens; chosen from the lengths if left out. */
+  /** Blocks that share one row of tokens; if left out, as tuned for shapes like this one, else chosen from the lengths. */
   readonly splits?: number;
 }
 
@@ -38,13 +38,11 @@ export async function attend(memory: CacheMemory, query: Uint16Array, options: A
   const { slidingWindow = Number.POSITIVE_INFINITY } = memory.layer;
   // Reading what sequences hold waits for the device, so with splits given it is taken to be what they have room for.
   const held =
-    options.splits === undefined
-      ? Math.max(...(await memory.readRecords()).map(totalTokens))
-      : capacity.tokens + capacity.generated + g.scheme.window;
+    options.splits === undefined ? Math.max(...(await memory.readRecords()).map(totalTokens)) : memory.mostTokens;
   // Splits share what a query sees, and it sees no further back than the window.
   const seen = Math.min(held, slidingWindow);
-  const splits = options.splits ?? defaultSplits(g, sequences * queries, seen);
-  checkWhole(splits, { at: 'splits', least: 1, most: 1024, hint: 'Leave it out for the default.' });
+  const splits = options.splits ?? chosenSplits(memory.kernels, sequences * queries, seen);
+  checkSplits(splits);
   return scoped(async (owned) => {
     const plan = { sequences, queries, splits };
     const { runs, output } = attendLaunches(memory.kernels, { ...memory.bindings, query, seen }, plan, owned);

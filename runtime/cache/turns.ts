@@ -4,9 +4,18 @@
  */
 export class Turns {
   #last: Promise<unknown> = Promise.resolve();
+  #begun = 0;
+
+  /** Turns that have begun: what one of them knew still holds in the next, if that has the next number. */
+  get begun(): number {
+    return this.#begun;
+  }
 
   take<T>(work: () => Promise<T>): Promise<T> {
-    const turn = this.#last.then(work);
+    const turn = this.#last.then(() => {
+      this.#begun++;
+      return work();
+    });
     // A call that failed does not keep the next one from its turn.
     this.#last = turn.catch(() => {});
     return turn;

@@ -1,5 +1,6 @@
 // One block of threads: who may run, who waits, and the barrier of the block.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "fault.h"
@@ -22,13 +23,20 @@ const u32 max_groups = 32;  // a group has at least one waiting lane
 enum class Order : u32 { ascending, descending, shuffled, starved };
 // Where the order 'starved' stops a block until all others have ended.
 enum class Hold : u32 { nowhere, at_barrier, before_atomic, after_atomic };
-enum class State : u8 { ready, barrier, warp, exited };
+enum class State : u8 { ready, barrier, named, warp, exited };
 
 struct PendingCopy {
   u8* shared;
   const u8* global;
   u32 bytes;
   u32 group;
+};
+
+// 144 columns at most, two to a register.
+const u32 max_products = 4;
+struct Products {
+  const void* target = nullptr;
+  float sums[72];
 };
 
 struct Thread {
@@ -41,6 +49,12 @@ struct Thread {
   // Operands of the collective that the thread waits in, and what comes back.
   u32 operand[10];
   u32 result[4];
+  // Accumulators of products that were issued, and what they are for: they land when the thread waits for them.
+  Products products[max_products];
+  // Calls of publish_shared(), arrivals at named barriers, and the barrier that the thread waits at.
+  u32 published = 0;
+  u32 arrivals = 0;
+  u32 barrier = 0;
   const u8* row = nullptr;
   // cp.async: copies not yet written, and the number of groups committed so far.
   std::vector<PendingCopy> copies;
@@ -61,13 +75,23 @@ struct Warp {
   u32 exited = 0;
   // Counts __syncwarp(): two accesses of one warp with a count between them are ordered.
   u32 epoch = 0;
+  // Of every warp, how many of its arrivals at named barriers come before what this warp does now.
+  u32 seen[32] = {};
   u32 groups = 0;
   Group group[max_groups];
+};
+
+// A barrier of some warps, with what those that arrived have seen.
+struct NamedBarrier {
+  u32 arrived = 0;
+  u32 threads = 0;
+  u32 seen[32] = {};
 };
 
 struct Block {
   Thread thread[max_threads];
   Warp warp[32];
+  NamedBarrier named[16];
   u32 threads = 0;
   u32 ready_warps = 0;
   u32 current_warp = 0;
@@ -79,6 +103,8 @@ struct Block {
   // Of the threads since the last barrier. Never repeats within the life of the process: a stale record of an access
   // has an older number.
   u32 epoch = 0;
+  // The first one of the block that runs.
+  u32 first_epoch = 0;
   u64 linear = 0;
   Thread* current = nullptr;
   Context main;
@@ -236,6 +262,39 @@ inline void arrive_at_barrier(u32 line, u64 pc) {
   suspend();
 }
 
+// A thread that only arrives goes on; what it did before then comes before what the waiting ones do next.
+inline void arrive_at_named(u32 line, u32 number, u32 threads, bool waits, u64 pc) {
+  Thread& self = *block.current;
+  self.line = line;
+  self.pc = pc;
+  NamedBarrier& barrier = block.named[number % 16];
+  if (number == 0 || number > 15 || threads % 32 != 0 || (barrier.arrived > 0 && barrier.threads != threads)) {
+    Fault fault;
+    fault.kind = "named-barrier";
+    fault.at = site_of(self);
+    fault.detail = number;
+    raise_fault(fault);
+  }
+  barrier.threads = threads;
+  const u32 own = self.index / 32;
+  block.warp[own].seen[own] = ++self.arrivals;
+  for (u32 w = 0; w < 32; ++w) barrier.seen[w] = std::max(barrier.seen[w], block.warp[own].seen[w]);
+  if (waits) {
+    self.state = State::named;
+    self.barrier = number;
+  }
+  if (++barrier.arrived == threads) {
+    for (u32 i = 0; i < block.threads; ++i) {
+      if (block.thread[i].state != State::named || block.thread[i].barrier != number) continue;
+      u32* seen = block.warp[i / 32].seen;
+      for (u32 w = 0; w < 32; ++w) seen[w] = std::max(seen[w], barrier.seen[w]);
+      set_ready(block.thread[i]);
+    }
+    barrier = NamedBarrier();
+  }
+  if (waits) suspend();
+}
+
 inline void exit_thread() {
   Thread& self = *block.current;
   const u32 bit = 1u << self.index % 32;
@@ -268,4 +327,8 @@ inline void exit_thread() {
 
 extern "C" __attribute__((noinline)) void kvf_barrier(u32 line) {
   kvf::arrive_at_barrier(line, reinterpret_cast<u64>(__builtin_return_address(0)));
+}
+
+extern "C" __attribute__((noinline)) void kvf_named_barrier(u32 line, u32 number, u32 threads, u32 waits) {
+  kvf::arrive_at_named(line, number, threads, waits != 0, reinterpret_cast<u64>(__builtin_return_address(0)));
 }

@@ -144,18 +144,23 @@ inline bool unordered_threads(const ThreadAccess& access, u32 mask, Access now) 
   const Thread& self = *block.current;
   if (access.epoch != block.epoch || access.thread == self.index || (access.mask & mask) == 0) return false;
   if (access.atomic && now == Access::atomic) return false;
-  return access.thread / 32 != self.index / 32 || access.warp_epoch == block.warp[self.index / 32].epoch;
+  const Warp& warp = block.warp[self.index / 32];
+  if (access.arrivals < warp.seen[access.thread / 32]) return false;
+  return access.thread / 32 != self.index / 32 || access.warp_epoch == warp.epoch;
 }
 
 inline void keep_reader(ThreadCell& cell, ThreadAccess mine) {
   ThreadAccess& first = cell.read[0];
   ThreadAccess& second = cell.read[1];
   const bool same_warp = first.thread / 32 == mine.thread / 32;
-  if (first.epoch != mine.epoch || (same_warp && first.warp_epoch != mine.warp_epoch)) {
+  const u32* seen = block.warp[mine.thread / 32].seen;
+  if (first.epoch != mine.epoch || (same_warp && first.warp_epoch != mine.warp_epoch) ||
+      first.arrivals < seen[first.thread / 32]) {
     first = mine;
   } else if (first.thread == mine.thread) {
     first.mask |= mine.mask;
-  } else if (second.epoch != mine.epoch || second.thread / 32 == first.thread / 32) {
+  } else if (second.epoch != mine.epoch || second.thread / 32 == first.thread / 32 ||
+             second.arrivals < seen[second.thread / 32]) {
     second = mine;
   }
 }
@@ -173,12 +178,16 @@ inline void check_threads(ThreadCell& cell, u64 address, u32 mask, u32 bytes, u6
     other.thread = conflict->thread;
     raise_access("thread-race", address, bytes, pc, access != Access::read, other);
   }
-  ThreadAccess mine = {block.epoch, block.warp[self / 32].epoch, relative(pc), self, access == Access::atomic, mask};
+  const Warp& warp = block.warp[self / 32];
+  ThreadAccess mine = {block.epoch,  warp.epoch, block.current->arrivals, block.current->published,
+                       relative(pc), self,       access == Access::atomic, mask};
   if (access == Access::read) {
     keep_reader(cell, mine);
     return;
   }
-  if (cell.write.epoch == mine.epoch && cell.write.thread == self) mine.mask |= cell.write.mask;
+  // Two stores of one thread to parts of a word count as one, but for what lies before a named barrier that it passed.
+  const bool again = cell.write.epoch == mine.epoch && cell.write.arrivals == mine.arrivals;
+  if (again && cell.write.thread == self) mine.mask |= cell.write.mask;
   cell.write = mine;
 }
 

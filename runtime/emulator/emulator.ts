@@ -1,12 +1,33 @@
 import type { KernelDescriptor } from '../../codegen/manifest.js';
 import { architectures } from '../../dsl/stage.js';
-import { checkAllocation, checkKernel, checkLaunch, checkOpen, checkTransfer } from '../checks.js';
-import type { CompiledKernel, Device, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
+import {
+  checkAllocation,
+  checkKernel,
+  checkKernelList,
+  checkLaunch,
+  checkLaunchList,
+  checkOpen,
+  checkRead,
+  checkWrite,
+} from '../checks.js';
+import { checkNarrowAxes, checkText, failForeignKernel } from '../cudaChecks.js';
+import type {
+  CompiledKernel,
+  Device,
+  DeviceBuffer,
+  DeviceIdentity,
+  DeviceLimits,
+  KernelText,
+  Launch,
+  Recording,
+  TimeOptions,
+} from '../device.js';
+import { checkRecorded, checkTimed, copied, RepeatedLaunches, timeOnHost } from '../recorded.js';
 import { describeFault, type FaultContext } from './fault.js';
 import { type Order, type Orders, orderNumber, ordersOf } from './orders.js';
 import { EmulatorProcess, FaultReport, Message } from './process.js';
 import { type Built, buildHost, buildKernel, openToolchain, type Toolchain } from './toolchain.js';
-import { checkNarrowAxes, checkOptions, checkText, failForeignKernel, failLoad, failMemory } from './validate.js';
+import { checkOptions, failLoad, failMemory } from './validate.js';
 
 export interface EmulatorOptions {
   /** 'full' (the default) reports bad accesses and races; 'none' is faster. */
@@ -62,14 +83,23 @@ class EmulatorKernel implements CompiledKernel {
  * const [input, output] = [device.allocate('input', 16), device.allocate('output', 16)];
  * device.write(input, Uint32Array.of(1, 2, 3, 4));
  * const bindings = { input: { buffer: input }, output: { buffer: output } };
- * await device.run([{ kernel: kernel!, grid: [1, 1, 1], bindings }]);
+ * const launches = [{ kernel: kernel!, grid: [1, 1, 1], bindings }] as const;
+ * await device.run(launches);
  * new Uint32Array((await device.read(output)).buffer); // [2, 4, 6, 8]
+ * const recording = await device.record(launches);
+ * device.write(input, Uint32Array.of(5, 6, 7, 8));
+ * await recording.run();
+ * new Uint32Array((await device.read(output)).buffer); // [10, 12, 14, 16]
+ * recording.release();
+ * (await device.time([launches], { samples: 3, rounds: 100 })).length; // 3
  * await device.close();
  */
 export class EmulatorDevice implements Device {
   readonly kind = 'emulator';
   readonly target = 'cuda';
   readonly description: string;
+  readonly identity: DeviceIdentity;
+  readonly clock = 'host';
   readonly limits: DeviceLimits = {
     sharedBytes: 233472,
     buffersPerKernel: 32,
@@ -85,7 +115,7 @@ export class EmulatorDevice implements Device {
   readonly #process: EmulatorProcess;
   #nextId = 1;
   #closed = false;
-  readonly #compiling = new Set<Promise<unknown>>();
+  readonly #pending = new Set<Promise<unknown>>();
   /** A failure of a request that nobody waits for; the next method that waits throws it. */
   #deferred: unknown;
 
@@ -99,6 +129,7 @@ export class EmulatorDevice implements Device {
       timeoutMs: options.timeoutMs ?? 120_000,
     };
     this.description = `CPU emulator of CUDA (${toolchain.version}, checks: ${this.checks})`;
+    this.identity = { name: 'CPU emulator of CUDA', driver: toolchain.version };
   }
 
   static async open(options: EmulatorOptions = {}): Promise<EmulatorDevice> {
@@ -125,7 +156,7 @@ export class EmulatorDevice implements Device {
 
   write(buffer: DeviceBuffer, data: ArrayBufferView, offset = 0): void {
     this.#check();
-    const target = checkTransfer('write', buffer, offset, data.byteLength, this.#own);
+    const target = checkWrite(buffer, data, offset, this.#own);
     if (data.byteLength === 0) return;
     // Copied, as the caller may change it before the pipe has taken it.
     const copy = Buffer.from(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
@@ -134,8 +165,7 @@ export class EmulatorDevice implements Device {
 
   async read(buffer: DeviceBuffer, offset = 0, bytes?: number): Promise<Uint8Array> {
     this.#check();
-    const size = bytes ?? buffer.bytes - offset;
-    const source = checkTransfer('read', buffer, offset, size, this.#own);
+    const { own: source, size } = checkRead(buffer, offset, bytes, this.#own);
     const header = pack(source.id, 0, BigInt(offset), BigInt(size));
     const data = await this.#process.request(Message.read, [header], `read(${source.label})`);
     this.#throwDeferred();
@@ -146,15 +176,16 @@ export class EmulatorDevice implements Device {
   async compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]> {
     this.#check();
     const compiling = this.#compile(kernels);
-    this.#compiling.add(compiling);
+    this.#pending.add(compiling);
     try {
       return await compiling;
     } finally {
-      this.#compiling.delete(compiling);
+      this.#pending.delete(compiling);
     }
   }
 
   async #compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]> {
+    checkKernelList(kernels);
     for (const kernel of kernels) {
       checkKernel(kernel, this);
       checkText(kernel);
@@ -179,6 +210,11 @@ export class EmulatorDevice implements Device {
 
   async run(launches: readonly Launch[]): Promise<void> {
     this.#check();
+    checkLaunchList(launches);
+    await this.#run(launches);
+  }
+
+  async #run(launches: readonly Launch[]): Promise<void> {
     const parts: Buffer[] = [];
     const contexts: FaultContext[] = [];
     for (const launch of launches) this.#encode(launch, parts, contexts);
@@ -200,10 +236,31 @@ export class EmulatorDevice implements Device {
     this.#throwDeferred();
   }
 
+  async record(launches: readonly Launch[]): Promise<Recording> {
+    this.#check();
+    checkRecorded(launches);
+    for (const launch of launches) this.#encode(launch, [], []);
+    return new RepeatedLaunches(launches, (kept) => this.run(kept));
+  }
+
+  async time(lists: readonly (readonly Launch[])[], options: TimeOptions): Promise<readonly number[]> {
+    this.#check();
+    checkTimed(lists, options);
+    const round = copied(lists.flat());
+    // Runs of a timing that has begun are no new calls: close() waits for them.
+    const timing = timeOnHost(lists.length, options, () => this.#run(round));
+    this.#pending.add(timing);
+    try {
+      return await timing;
+    } finally {
+      this.#pending.delete(timing);
+    }
+  }
+
   async close(): Promise<void> {
     this.#closed = true;
-    // The compiler runs beside the emulator, which therefore does not know of work that is still to come.
-    await Promise.allSettled(this.#compiling);
+    // Of compiling and timing, the emulator does not know what is still to come.
+    await Promise.allSettled(this.#pending);
     await this.#process.close();
   }
 

@@ -196,6 +196,18 @@ function collectiveWords(report: Report, who: string, otherLine: string): Words 
         received: `${who}, whose warp has fewer`,
         hint: 'Make the block a multiple of 32 threads.',
       };
+    case 'named-barrier':
+      return {
+        expected: 'a barrier from 1 to 15, by as many threads, in whole warps, as the others there named',
+        received: `barrier ${report.detail} by ${who}`,
+        hint: 'Give all calls the same number of threads; number 0 is __syncthreads().',
+      };
+    case 'unpublished':
+      return {
+        expected: 'publish_shared() between a store and the products that read it',
+        received: `products of the warp of ${who}, of what ${other} stored at ${otherLine}`,
+        hint: 'Let every thread that stores call publish_shared(), then pass a barrier.',
+      };
     case 'deadlock':
       return {
         expected: 'threads that go on',

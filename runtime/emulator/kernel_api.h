@@ -33,7 +33,13 @@ u64 kvf_shuffle(u32 line, u32 mask, u64 value, u32 argument, u32 width, u32 mode
 u32 kvf_ballot(u32 line, u32 mask, u32 predicate);
 KvfFloatQuad kvf_mma_f16(float d0, float d1, float d2, float d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1,
                          u32 line);
-KvfQuad kvf_load_matrix(u32 line, const void* row);
+KvfQuad kvf_load_matrix(u32 line, bool transposed, const void* row);
+u32 kvf_transpose(u32 line, u32 pair);
+void kvf_named_barrier(u32 line, u32 number, u32 threads, u32 waits);
+void kvf_publish_shared();
+void kvf_issue_products(u32 line, const void* target, u32 a0, u32 a1, u32 a2, u32 a3, u64 descriptor, u32 columns,
+                        u32 accumulate);
+KvfFloatQuad kvf_take_products(const void* target, u32 first);
 u32 kvf_atomic(void* address, u32 operation, u32 value, u32 compare);
 void kvf_fence();
 void kvf_copy_issue(void* shared, const void* global, u32 bytes);

@@ -59,6 +59,8 @@ inline void run_block(const Request& request, u64 linear, u32 first_stack = 0) {
   block.current_warp = 0;
   block.random = (request.seed * 0x9e3779b97f4a7c15ull ^ linear * 0xbf58476d1ce4e5b9ull) | 1;
   block.epoch = ++schedule.last_epoch;
+  block.first_epoch = block.epoch;
+  for (NamedBarrier& barrier : block.named) barrier = NamedBarrier();
   block.failed = false;
   block.held = false;
   launch.fences = 0;
@@ -71,6 +73,7 @@ inline void run_block(const Request& request, u64 linear, u32 first_stack = 0) {
     warp.exited = 0;
     warp.groups = 0;
     warp.epoch = 0;
+    std::fill(std::begin(warp.seen), std::end(warp.seen), 0u);
     warp.ready = 0;
   }
   for (u32 i = 0; i < request.threads; ++i) {
@@ -79,6 +82,9 @@ inline void run_block(const Request& request, u64 linear, u32 first_stack = 0) {
     thread.stack = stack_low(stacks, first_stack + i);
     thread.copies.clear();
     thread.copy_group = 0;
+    thread.published = 0;
+    for (Products& products : thread.products) products.target = nullptr;
+    thread.arrivals = 0;
     thread.line = 0;
     prepare_context(thread.context, thread.stack, i, fiber_main);
     set_ready(thread);

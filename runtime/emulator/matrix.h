@@ -48,16 +48,61 @@ inline void multiply_f16(Thread* lanes) {
   }
 }
 
-// Lanes 8i..8i+7 name the rows of the 8x8 matrix i; register i of lane l gets two neighbours of row g of that matrix.
-inline void load_matrices(Thread* lanes) {
+// Lanes 8i..8i+7 name the rows of the 8x8 matrix i; register i of lane l gets two neighbours of row g of that matrix, or
+// of column g of it.
+inline void load_matrices(Thread* lanes, bool transposed) {
   for (u32 i = 0; i < 4; ++i) {
     u16 matrix[8][8];
     for (u32 row = 0; row < 8; ++row) memcpy(matrix[row], lanes[8 * i + row].row, 16);
     for (u32 lane = 0; lane < 32; ++lane) {
       const u32 g = lane / 4, t = lane % 4;
-      const u32 low = matrix[g][2 * t];
-      const u32 high = matrix[g][2 * t + 1];
+      const u32 low = transposed ? matrix[2 * t][g] : matrix[g][2 * t];
+      const u32 high = transposed ? matrix[2 * t + 1][g] : matrix[g][2 * t + 1];
       lanes[lane].result[i] = high << 16 | low;
+    }
+  }
+}
+
+// movmatrix: the lanes hold an 8x8 matrix, two neighbours of row g each, and get two neighbours of a column.
+inline void transpose_matrix(Thread* lanes) {
+  u16 matrix[8][8];
+  for (u32 lane = 0; lane < 32; ++lane) memcpy(&matrix[lane / 4][lane % 4 * 2], lanes[lane].operand, 4);
+  for (u32 lane = 0; lane < 32; ++lane) {
+    const u32 g = lane / 4, t = lane % 4;
+    const u32 low = matrix[2 * t][g];
+    const u32 high = matrix[2 * t + 1][g];
+    lanes[lane].result[0] = high << 16 | low;
+  }
+}
+
+// The 16 rows of one warp in a product of a warpgroup: b lies in shared memory, 16 k by `columns`.
+inline void multiply_tiles(Thread* lanes, const u8* shared, u64 descriptor, u32 columns, bool accumulate) {
+  float* sums[32];
+  for (u32 lane = 0; lane < 32; ++lane) sums[lane] = lanes[lane].products[lanes[lane].operand[8]].sums;
+  const u32 first = (descriptor & 0x3fffu) << 4;
+  const u32 k_stride = (descriptor >> 16 & 0x3fffu) << 4;
+  const u32 column_stride = (descriptor >> 32 & 0x3fffu) << 4;
+  float a[16][16];
+  for (u32 lane = 0; lane < 32; ++lane) {
+    const u32 g = lane / 4, t = lane % 4;
+    for (u32 i = 0; i < 4; ++i) {
+      const float2 pair = unpack_half2(lanes[lane].operand[i]);
+      a[g + i % 2 * 8][2 * t + i / 2 * 8] = pair.x;
+      a[g + i % 2 * 8][2 * t + i / 2 * 8 + 1] = pair.y;
+    }
+  }
+  for (u32 column = 0; column < columns; ++column) {
+    float b[16];
+    for (u32 k = 0; k < 16; ++k) {
+      u16 half;
+      memcpy(&half, shared + first + k / 8 * k_stride + column / 8 * column_stride + column % 8 * 16 + k % 8 * 2, 2);
+      b[k] = half_to_float(half);
+    }
+    for (u32 row = 0; row < 16; ++row) {
+      float& place = sums[row % 8 * 4 + column % 8 / 2][column / 8 * 4 + row / 8 * 2 + column % 2];
+      float sum = accumulate ? place : 0.0f;
+      for (u32 k = 0; k < 16; ++k) sum += a[row][k] * b[k];
+      place = sum;
     }
   }
 }

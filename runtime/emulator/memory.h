@@ -16,10 +16,13 @@ const u32 slot_shift = 8;       // bindings start at multiples of 256 bytes
 const u32 max_bindings = 32;
 const u8 poison = 0xff;         // NaN as f32 and as f16, -1 as an integer
 
-// Who touched a 4-byte word, by thread. `epoch` is that of the block, `warp_epoch` counts __syncwarp().
+// Who touched a 4-byte word, by thread. `epoch` is that of the block, `warp_epoch` counts __syncwarp(), `arrivals` those of
+// the thread at named barriers, `published` its calls of publish_shared().
 struct ThreadAccess {
   u32 epoch;
   u32 warp_epoch;
+  u32 arrivals;
+  u32 published;
   u32 pc;  // return address, from the start of the module
   u32 thread : 12;
   u32 atomic : 1;

@@ -34,6 +34,11 @@ static const int warpSize = 32;
 
 #define KVF_INLINE static inline __attribute__((always_inline))
 
+template <typename T>
+KVF_INLINE const T* again(const T* pointer) {
+  return pointer;
+}
+
 // Collectives take the line of the call: a macro tells it without debug information, and the same in both modes.
 #define __syncthreads() kvf_barrier(__LINE__)
 #define __syncwarp(...) kvf_sync_warp_at(__LINE__ __VA_OPT__(, ) __VA_ARGS__)
@@ -45,7 +50,12 @@ static const int warpSize = 32;
 #define __any_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 1u : 0u) != 0u)
 #define __all_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 0u : 1u) == 0u)
 #define mma_m16n8k16(...) kvf_mma_f16_at(__LINE__, __VA_ARGS__)
-#define ldmatrix_x4(...) kvf_load_matrix_at(__LINE__, __VA_ARGS__)
+#define ldmatrix_x4(...) kvf_load_matrix_at(__LINE__, false, __VA_ARGS__)
+#define ldmatrix_x4_trans(...) kvf_load_matrix_at(__LINE__, true, __VA_ARGS__)
+#define transpose_8x8(pair) kvf_transpose(__LINE__, pair)
+#define named_barrier(number, threads) kvf_named_barrier(__LINE__, number, threads, 1u)
+#define named_arrive(number, threads) kvf_named_barrier(__LINE__, number, threads, 0u)
+#define issue_products(...) kvf_issue_products_at(__LINE__, __VA_ARGS__)
 
 KVF_INLINE void kvf_sync_warp_at(u32 line, u32 mask = 0xffffffffu) { kvf_sync_warp(line, mask); }
 
@@ -67,17 +77,53 @@ KVF_INLINE void kvf_mma_f16_at(u32 line, float (&d)[4], const u32 (&a)[4], const
   d[3] = sum.value[3];
 }
 
-KVF_INLINE void kvf_load_matrix_at(u32 line, u32 (&r)[4], const void* row) {
-  const KvfQuad loaded = kvf_load_matrix(line, row);
+KVF_INLINE void kvf_load_matrix_at(u32 line, bool transposed, u32 (&r)[4], const void* row) {
+  const KvfQuad loaded = kvf_load_matrix(line, transposed, row);
   r[0] = loaded.word[0];
   r[1] = loaded.word[1];
   r[2] = loaded.word[2];
   r[3] = loaded.word[3];
 }
 
+KVF_INLINE float2 load_fresh(const float* global) { return *reinterpret_cast<const float2*>(global); }
+
+// The matrix unit of a warpgroup. An emulated address of shared memory counts from its start.
+struct MatrixTiles {
+  u64 descriptor;
+};
+KVF_INLINE MatrixTiles matrix_tiles(const void* shared, u32 k_stride, u32 column_stride) {
+  const u64 offset = static_cast<u64>(static_cast<const unsigned char*>(shared) - shared_memory);
+  return MatrixTiles{offset >> 4 | static_cast<u64>(k_stride >> 4) << 16 | static_cast<u64>(column_stride >> 4) << 32};
+}
+KVF_INLINE MatrixTiles advance(MatrixTiles tiles, u32 bytes) { return MatrixTiles{tiles.descriptor + (bytes >> 4)}; }
+template <u32 registers>
+KVF_INLINE void give_registers() {}
+template <u32 registers>
+KVF_INLINE void take_registers() {}
+KVF_INLINE void publish_shared() { kvf_publish_shared(); }
+KVF_INLINE void begin_products() {}
+KVF_INLINE void commit_products() {}
+// Accumulators hold NaN until the wait: who looks earlier sees it in the result.
+template <u32 registers>
+KVF_INLINE void kvf_issue_products_at(u32 line, float (&d)[registers], const u32 (&a)[4], MatrixTiles b, bool accumulate) {
+  kvf_issue_products(line, d, a[0], a[1], a[2], a[3], b.descriptor, registers * 2, accumulate ? 1u : 0u);
+  for (u32 i = 0; i < registers; ++i) d[i] = kvf_bits_float(0xffffffffu);
+}
+template <u32 registers>
+KVF_INLINE void wait_products(float (&d)[registers]) {
+  for (u32 i = 0; i < registers; i += 4) {
+    const KvfFloatQuad four = kvf_take_products(d, i);
+    d[i] = four.value[0];
+    d[i + 1] = four.value[1];
+    d[i + 2] = four.value[2];
+    d[i + 3] = four.value[3];
+  }
+}
+
 KVF_INLINE u32 lane_id() { return threadIdx.x & 31u; }
 
 KVF_INLINE void cp_async_16(void* shared, const void* global) { kvf_copy_issue(shared, global, 16); }
+KVF_INLINE void cp_async_16_of_line(void* shared, const void* global) { kvf_copy_issue(shared, global, 16); }
 KVF_INLINE void cp_async_4(void* shared, const void* global) { kvf_copy_issue(shared, global, 4); }
 KVF_INLINE void cp_async_commit() { kvf_copy_commit(); }
 template <int pending>
@@ -95,3 +141,5 @@ KVF_INLINE T __ldg(const T* address) {
 
 #include "prelude_atomics.h"
 #include "prelude_math.h"
+
+KVF_INLINE float exp2_approximate(float value) { return exp2f(value); }

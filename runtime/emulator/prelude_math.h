@@ -32,6 +32,7 @@ float sinf(float) noexcept;
 float cosf(float) noexcept;
 float tanhf(float) noexcept;
 float sqrtf(float) noexcept;
+double sqrt(double) noexcept;
 float fabsf(float) noexcept;
 float floorf(float) noexcept;
 float ceilf(float) noexcept;

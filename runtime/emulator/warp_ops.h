@@ -5,7 +5,16 @@
 
 namespace kvf {
 
-enum Operation : u32 { op_sync, op_shuffle, op_ballot, op_mma_f16, op_load_matrix };
+enum Operation : u32 {
+  op_sync,
+  op_shuffle,
+  op_ballot,
+  op_mma_f16,
+  op_load_matrix,
+  op_load_transposed,
+  op_transpose,
+  op_products
+};
 
 // Registers the calling thread at a collective. Gives the group when it is complete, otherwise nothing.
 inline Group* arrive(Operation operation, u32 line, u32 mask, u64 pc) {
@@ -105,6 +114,40 @@ inline void check_rows() {
   block.current = self;
 }
 
+// The cores of b are read by the warp as a whole: each is checked as an access of the first lane. The matrix unit sees
+// what ordinary stores wrote only after the writer has published it.
+inline void check_tiles(u64 descriptor, u32 columns) {
+  const Module& module = *launch.module;
+  const u64 first = (descriptor & 0x3fffu) << 4;
+  const u64 strides[2] = {(descriptor >> 16 & 0x3fffu) << 4, (descriptor >> 32 & 0x3fffu) << 4};
+  Thread* self = block.current;
+  block.current = lanes_of_warp();
+  for (u32 row = 0; row < columns * 2; ++row) {
+    const u64 offset = module.dynamic_begin + first + row % 2 * strides[0] + row / 16 * strides[1] + row / 2 % 8 * 16;
+    check_access(reinterpret_cast<u64>(module.shared) + offset, 16, block.current->pc, Access::read);
+    const ThreadAccess& write = launch.shared_cells[offset >> 2].write;
+    if (write.epoch < block.first_epoch || write.published != block.thread[write.thread].published) continue;
+    Fault fault;
+    fault.kind = "unpublished";
+    fault.at = site_of(*block.current);
+    fault.other = here(module.begin + write.pc, true);
+    fault.other.thread = write.thread;
+    raise_fault(fault);
+  }
+  block.current = self;
+}
+
+// The place of the accumulators that stand for an array of the kernel; the last one is taken again when all are.
+inline u32 products_of(Thread& thread, const void* target) {
+  for (u32 i = 0; i < max_products; ++i) {
+    Products& products = thread.products[i];
+    if (products.target != nullptr && products.target != target && i + 1 < max_products) continue;
+    products.target = target;
+    return i;
+  }
+  return max_products - 1;
+}
+
 inline KvfQuad warp_matrix(Operation operation, u32 line, u64 pc) {
   Thread& self = *block.current;
   if (block.warp[self.index / 32].existing != 0xffffffffu) fail_partial(line, pc);
@@ -112,9 +155,17 @@ inline KvfQuad warp_matrix(Operation operation, u32 line, u64 pc) {
   if (group != nullptr) {
     Thread* lanes = lanes_of_warp();
     if (operation == op_mma_f16) multiply_f16(lanes);
-    if (operation == op_load_matrix) {
+    if (operation == op_load_matrix || operation == op_load_transposed) {
       check_rows();
-      load_matrices(lanes);
+      load_matrices(lanes, operation == op_load_transposed);
+    }
+    if (operation == op_transpose) transpose_matrix(lanes);
+    if (operation == op_products) {
+      const u32* operand = self.operand;
+      const u64 descriptor = static_cast<u64>(operand[5]) << 32 | operand[4];
+      if (launch.checked) check_tiles(descriptor, operand[6]);
+      const u8* shared = static_cast<const u8*>(launch.module->shared) + launch.module->dynamic_begin;
+      multiply_tiles(lanes, shared, descriptor, operand[6], operand[7] != 0);
     }
     release(group);
   }
@@ -183,8 +234,32 @@ __attribute__((noinline)) KvfFloatQuad kvf_mma_f16(float d0, float d1, float d2,
   return sum;
 }
 
-__attribute__((noinline)) KvfQuad kvf_load_matrix(u32 line, const void* row) {
+__attribute__((noinline)) KvfQuad kvf_load_matrix(u32 line, bool transposed, const void* row) {
   kvf::block.current->row = static_cast<const u8*>(row);
-  return kvf::warp_matrix(kvf::op_load_matrix, line, KVF_PC);
+  return kvf::warp_matrix(transposed ? kvf::op_load_transposed : kvf::op_load_matrix, line, KVF_PC);
+}
+
+__attribute__((noinline)) u32 kvf_transpose(u32 line, u32 pair) {
+  kvf::block.current->operand[0] = pair;
+  return kvf::warp_matrix(kvf::op_transpose, line, KVF_PC).word[0];
+}
+
+void kvf_publish_shared() { ++kvf::block.current->published; }
+
+__attribute__((noinline)) void kvf_issue_products(u32 line, const void* target, u32 a0, u32 a1, u32 a2, u32 a3,
+                                                  u64 descriptor, u32 columns, u32 accumulate) {
+  kvf::Thread& self = *kvf::block.current;
+  const u32 place = kvf::products_of(self, target);
+  const u32 operands[9] = {a0, a1, a2, a3, static_cast<u32>(descriptor), static_cast<u32>(descriptor >> 32), columns,
+                           accumulate, place};
+  memcpy(self.operand, operands, sizeof operands);
+  kvf::warp_matrix(kvf::op_products, line, KVF_PC);
+}
+
+KvfFloatQuad kvf_take_products(const void* target, u32 first) {
+  kvf::Thread& self = *kvf::block.current;
+  KvfFloatQuad four;
+  memcpy(&four, self.products[kvf::products_of(self, target)].sums + first, sizeof four);
+  return four;
 }
 }

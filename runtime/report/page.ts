@@ -19,12 +19,19 @@ export interface Grid {
   readonly rows: readonly (readonly Cell[])[];
 }
 
+export interface Table {
+  readonly title: string;
+  /** How to read it. */
+  readonly caption: string;
+  readonly grid: Grid;
+}
+
 export interface Page {
   readonly title: string;
   readonly lead: string;
   readonly facts: readonly Fact[];
-  readonly backends: Grid;
-  readonly backendsCaption: string;
+  /** What precedes the figures. */
+  readonly tables: readonly Table[];
   readonly figures: readonly Figure[];
   readonly footer: string;
 }
@@ -75,6 +82,10 @@ export function renderPage(page: Page): string {
   const facts = page.facts
     .map(({ value, label }) => `<li><b>${text(value)}</b><span>${text(label)}</span></li>`)
     .join('\n');
+  const tables = page.tables.map(
+    ({ title, caption, grid }) =>
+      `<section>\n<h2>${text(title)}</h2>\n<p>${text(caption)}</p>\n<div class="wide">${gridHtml(grid)}</div>\n</section>`,
+  );
   const figures = page.figures.map(
     ({ title, caption, svg }) =>
       `<section>\n<h2>${text(title)}</h2>\n<p>${text(caption)}</p>\n<div class="wide">${svg}</div>\n</section>`,
@@ -91,11 +102,7 @@ export function renderPage(page: Page): string {
 <ul class="facts">
 ${facts}
 </ul>
-<section>
-<h2>Backends</h2>
-<p>${text(page.backendsCaption)}</p>
-<div class="wide">${grid(page.backends)}</div>
-</section>
+${tables.join('\n')}
 ${figures.join('\n')}
 <footer>${text(page.footer)}</footer>
 </main>
@@ -103,7 +110,7 @@ ${figures.join('\n')}
 `;
 }
 
-function grid({ columns, rows }: Grid): string {
+function gridHtml({ columns, rows }: Grid): string {
   const line = (tag: 'th' | 'td', cells: readonly Cell[]) =>
     `<tr>${cells.map((each) => `<${tag}>${cellText(each)}</${tag}>`).join('')}</tr>`;
   const body = rows.map((row) => line('td', row)).join('\n');

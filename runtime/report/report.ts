@@ -32,12 +32,17 @@ export async function buildReport(input: ReportInput): Promise<string> {
       { value: percent(scheme!.attentionError), label: 'attention error, mean of the layers' },
       { value: run.maxError.toExponential(1), label: `largest kernel error (${run.backend})` },
     ],
-    backends: {
-      columns: ['backend', 'kernel error', 'bar', 'attention error', 'encode', 'attend'],
-      rows: schemes.flatMap(({ backends }) => backends.map(row)),
-    },
-    backendsCaption:
-      'Kernel error: largest difference from the float64 reference over the largest reference output, both on the codes that the kernels wrote; arithmetic alone. Times are sums over the layers on a CPU and say nothing of a GPU.',
+    tables: [
+      {
+        title: 'Backends',
+        caption:
+          'Kernel error: largest difference from the float64 reference over the largest reference output, both on the codes that the kernels wrote; arithmetic alone. Times are sums over the layers on a CPU and say nothing of a GPU.',
+        grid: {
+          columns: ['backend', 'kernel error', 'bar', 'attention error', 'encode', 'attend'],
+          rows: schemes.flatMap(({ backends }) => backends.map(row)),
+        },
+      },
+    ],
     figures: await drawFigures(schemes, layers, geometry),
     footer: `kvforge ${version}. ${geometry.kvHeads} KV heads of ${geometry.headDim} channels, ${geometry.heads} query heads; rank ${geometry.rank}.`,
   });

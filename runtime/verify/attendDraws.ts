@@ -258,7 +258,7 @@ function drawWeights(g: Geometry, random: () => number): Float64Array {
 
 /** A query whose largest score has the drawn magnitude, as far as f16 holds it. */
 export function drawQuery(
-  g: Geometry,
+  g: Pick<Geometry, 'model'>,
   { reach, aligned }: Pick<SequenceDraw, 'reach' | 'aligned'>,
   { decoded, kvHead }: { readonly decoded: Cache; readonly kvHead: number },
   random: () => number,

@@ -10,7 +10,7 @@ export type Contents = Float32Array | Uint32Array | Int32Array | Uint16Array | U
  * @param dimensions for the grid: middleTokens, tokens, sequences, workItems
  */
 export async function runKernel(
-  kernels: LoadedKernels,
+  kernels: LoadedKernels<unknown>,
   entry: string,
   dimensions: Readonly<Record<string, number>>,
   contents: Readonly<Record<string, Contents>>,

@@ -1,4 +1,16 @@
-import type { CompiledKernel, Device, DeviceBuffer, DeviceKind, DeviceLimits, KernelText, Launch } from '../device.js';
+import type {
+  CompiledKernel,
+  Device,
+  DeviceBuffer,
+  DeviceIdentity,
+  DeviceKind,
+  DeviceLimits,
+  KernelText,
+  Launch,
+  Recording,
+  TimeOptions,
+} from '../device.js';
+import { RepeatedLaunches } from '../recorded.js';
 
 /** A device that also reads back one binding of some kernels after they ran: scratch that the cache does not keep. */
 export class Tap implements Device {
@@ -31,6 +43,12 @@ export class Tap implements Device {
   get description(): string {
     return this.#device.description;
   }
+  get identity(): DeviceIdentity {
+    return this.#device.identity;
+  }
+  get clock(): 'device' | 'host' {
+    return this.#device.clock;
+  }
   get limits(): DeviceLimits {
     return this.#device.limits;
   }
@@ -58,6 +76,15 @@ export class Tap implements Device {
       const range = bindings[this.#bindings[entry] ?? ''];
       if (range !== undefined) this.#bytes.set(entry, await this.#device.read(range.buffer));
     }
+  }
+  /** Its runs are tapped too, so the launches run one list at a time as `run` does them. */
+  async record(launches: readonly Launch[]): Promise<Recording> {
+    // The device checks the launches now, as it would on its own.
+    (await this.#device.record(launches)).release();
+    return new RepeatedLaunches(launches, (kept) => this.run(kept));
+  }
+  time(lists: readonly (readonly Launch[])[], options: TimeOptions): Promise<readonly number[]> {
+    return this.#device.time(lists, options);
   }
   close(): Promise<void> {
     return this.#device.close();

@@ -17,6 +17,8 @@ export interface VerifyOptions {
   readonly cases: number;
   /** Of the first case; every next case has the next seed. */
   readonly seed: number;
+  /** No case but the first is begun after this time; the result says how many were made. No limit if left out. */
+  readonly seconds?: number;
   readonly onProgress?: (line: string) => void;
   /** Texts to verify; generated for the device's default target if left out. */
   readonly generated?: GeneratedKernels;
@@ -62,7 +64,7 @@ export async function verifyScheme(
   device: Device,
   scheme: Scheme,
   model: ModelShape,
-  { cases, seed, onProgress, generated }: VerifyOptions,
+  { cases, seed, seconds = Number.POSITIVE_INFINITY, onProgress, generated }: VerifyOptions,
 ): Promise<VerifyResult> {
   const texts = generated ?? (await generate(scheme, model, defaultTargets[device.target]));
   const isWide = texts.geometry.width > wideWidth;
@@ -77,8 +79,11 @@ export async function verifyScheme(
   const skips = new Map<string, number>();
   const skip = (reason: string) => skips.set(reason, (skips.get(reason) ?? 0) + 1);
   const allowance = wideAllowance(cases);
-  let [failed, maxError, wide] = [0, 0, 0];
+  const started = performance.now();
+  let [made, failed, maxError, wide] = [0, 0, 0, 0];
   for (let index = 0; index < cases; index++) {
+    if (made > 0 && performance.now() - started > seconds * 1000) break;
+    made++;
     // Seeds end at 2^32 - 1, and go on from 0.
     const caseSeed = (seed + index) >>> 0;
     const drawn = drawCase(kernels.geometry, caseSeed);
@@ -97,7 +102,7 @@ export async function verifyScheme(
     onProgress?.(`case ${index + 1} of ${cases} (${drawn.kind}): ${failed} failed so far`);
   }
   return {
-    cases,
+    cases: made,
     failed,
     maxError,
     skipped: [...skips.values()].reduce((sum, count) => sum + count, 0),

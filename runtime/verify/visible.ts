@@ -12,7 +12,7 @@ export interface VisibleQuery {
 }
 
 /** Attention of one query head as the model defines it, in float64: its scale and cap, causal, within its window. */
-export function attendVisible(g: Geometry, decoded: Cache, input: VisibleQuery): Float64Array {
+export function attendVisible(g: Pick<Geometry, 'model'>, decoded: Cache, input: VisibleQuery): Float64Array {
   const { query, kvHead, after, slidingWindow } = input;
   const end = Math.max(0, decoded.keys.tokens - after);
   const begin = slidingWindow === 0 ? 0 : Math.max(0, end - slidingWindow);

@@ -1,17 +1,31 @@
 import type { KernelDescriptor } from '../../codegen/manifest.js';
 import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
 import {
-  type BoundRange,
   checkAllocation,
   checkKernel,
+  checkKernelList,
   checkLaunch,
+  checkLaunchList,
   checkOpen,
-  checkTransfer,
+  checkRead,
+  checkWrite,
   type OwnBuffer,
 } from '../checks.js';
-import type { CompiledKernel, Device, DeviceBuffer, DeviceLimits, KernelText, Launch } from '../device.js';
-import { describeAdapter, USED_FEATURES } from './adapter.js';
+import type {
+  CompiledKernel,
+  Device,
+  DeviceBuffer,
+  DeviceIdentity,
+  DeviceLimits,
+  KernelText,
+  Launch,
+  Recording,
+  TimeOptions,
+} from '../device.js';
+import { checkRecorded, checkSample, checkTimed, RepeatedLaunches, timeOnHost } from '../recorded.js';
+import { describeAdapter, identifyAdapter, USED_FEATURES } from './adapter.js';
 import { compileKernels, firstLine, type WebGpuKernel } from './compile.js';
+import { Stopwatch } from './stopwatch.js';
 
 export interface FromGpuDeviceOptions {
   /** Fills fresh buffers with 0xFF bytes, NaN as f32: WebGPU would zero them, which hides a kernel that skips words. */
@@ -45,6 +59,17 @@ class WebGpuBuffer implements OwnBuffer {
   }
 }
 
+/** A launch that was checked. */
+interface ReadyLaunch {
+  readonly kernel: WebGpuKernel;
+  readonly grid: Launch['grid'];
+  readonly bindGroup: GPUBindGroup;
+}
+
+function launchOf(work: readonly { readonly kernel: WebGpuKernel }[]): string {
+  return `launch of ${[...new Set(work.map(({ kernel }) => kernel.descriptor.entry))].join(', ')}`;
+}
+
 const FAULT_CODES: Readonly<Record<string, ErrorCode>> = {
   GPUValidationError: 'wrong-use',
   GPUOutOfMemoryError: 'does-not-fit',
@@ -69,14 +94,23 @@ const FAULT_HINTS: Readonly<Record<string, string>> = {
  * const [input, output] = [device.allocate('input', 16), device.allocate('output', 16)];
  * device.write(input, Uint32Array.of(1, 2, 3, 4));
  * const bindings = { input: { buffer: input }, output: { buffer: output } };
- * await device.run([{ kernel: kernel!, grid: [1, 1, 1], bindings }]);
+ * const launches = [{ kernel: kernel!, grid: [1, 1, 1], bindings }] as const;
+ * await device.run(launches);
  * new Uint32Array((await device.read(output)).buffer); // [2, 4, 6, 8]
+ * const recording = await device.record(launches);
+ * device.write(input, Uint32Array.of(5, 6, 7, 8));
+ * await recording.run();
+ * new Uint32Array((await device.read(output)).buffer); // [10, 12, 14, 16]
+ * recording.release();
+ * (await device.time([launches], { samples: 3, rounds: 100 })).length; // 3
  * await device.close();
  */
 export abstract class GpuDevice implements Device {
   readonly kind = 'webgpu';
   readonly target = 'wgsl';
   readonly description: string;
+  readonly identity: DeviceIdentity;
+  readonly clock: 'device' | 'host';
   readonly limits: DeviceLimits;
   readonly features: ReadonlySet<string>;
 
@@ -95,7 +129,9 @@ export abstract class GpuDevice implements Device {
     this.#gpu = device;
     this.#poison = options.poison ?? false;
     this.description = describeAdapter(adapter);
+    this.identity = identifyAdapter(adapter);
     this.features = new Set(USED_FEATURES.filter((name) => device.features.has(name)));
+    this.clock = this.features.has('timestamp-query') ? 'device' : 'host';
     this.limits = {
       sharedBytes: device.limits.maxComputeWorkgroupStorageSize,
       buffersPerKernel: Math.min(device.limits.maxStorageBuffersPerShaderStage, device.limits.maxBindingsPerBindGroup),
@@ -135,7 +171,7 @@ export abstract class GpuDevice implements Device {
 
   write(buffer: DeviceBuffer, data: ArrayBufferView, offset = 0): void {
     this.#assertUsable();
-    const own = checkTransfer('write', buffer, offset, data.byteLength, this.#own);
+    const own = checkWrite(buffer, data, offset, this.#own);
     // Browsers refuse shared memory here, so such data is copied first.
     const shared = !(data.buffer instanceof ArrayBuffer);
     const view = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
@@ -143,18 +179,18 @@ export abstract class GpuDevice implements Device {
     this.#scoped(`write of buffer '${own.label}'`, () => this.#gpu.queue.writeBuffer(own.gpu, offset, bytes));
   }
 
-  read(buffer: DeviceBuffer, offset = 0, bytes = buffer.bytes - offset): Promise<Uint8Array> {
+  read(buffer: DeviceBuffer, offset = 0, bytes?: number): Promise<Uint8Array> {
     return this.#track(async () => {
-      const own = checkTransfer('read', buffer, offset, bytes, this.#own);
-      if (bytes === 0) {
+      const { own, size } = checkRead(buffer, offset, bytes, this.#own);
+      if (size === 0) {
         await this.#finish();
         return new Uint8Array(0);
       }
       // WebGPU maps no storage buffer, so the bytes pass through one that can be mapped.
       const staging = this.#scoped(`read of buffer '${own.label}'`, () => {
-        const made = this.#gpu.createBuffer({ label: 'staging', size: bytes, usage: MAP_READ | COPY_DST });
+        const made = this.#gpu.createBuffer({ label: 'staging', size, usage: MAP_READ | COPY_DST });
         const encoder = this.#gpu.createCommandEncoder();
-        encoder.copyBufferToBuffer(own.gpu, offset, made, 0, bytes);
+        encoder.copyBufferToBuffer(own.gpu, offset, made, 0, size);
         this.#gpu.queue.submit([encoder.finish()]);
         return made;
       });
@@ -172,6 +208,7 @@ export abstract class GpuDevice implements Device {
 
   compile(kernels: readonly KernelText[]): Promise<readonly CompiledKernel[]> {
     return this.#track(async () => {
+      checkKernelList(kernels);
       for (const kernel of kernels) checkKernel(kernel, this);
       const compiled = await compileKernels(this.#gpu, kernels);
       await this.#settle();
@@ -185,19 +222,49 @@ export abstract class GpuDevice implements Device {
 
   run(launches: readonly Launch[]): Promise<void> {
     return this.#track(async () => {
+      checkLaunchList(launches);
       // All are checked before any is submitted: a list with a bad launch changes nothing. Everything up to the submit
       // happens in one turn, so concurrent calls, writes and reads take effect in the order they were made.
-      const ready = launches.map((launch) => {
-        const kernel = this.#kernels.get(launch.kernel);
-        if (kernel === undefined) throw foreignKernel(launch.kernel.descriptor);
-        return { kernel, grid: launch.grid, ranges: checkLaunch(launch, kernel.descriptor, this.limits, this.#own) };
-      });
-      const work = ready.filter(({ grid }) => grid.every((blocks) => blocks > 0));
-      const names = [...new Set(work.map(({ kernel }) => kernel.descriptor.entry))].join(', ');
-      for (let start = 0; start < work.length; start += DISPATCHES_PER_SUBMIT) {
-        this.#scoped(`launch of ${names}`, () => this.#submit(work.slice(start, start + DISPATCHES_PER_SUBMIT)));
-      }
+      this.#submit(this.#ready(launches));
       await this.#finish();
+    });
+  }
+
+  record(launches: readonly Launch[]): Promise<Recording> {
+    return this.#track(async () => {
+      checkRecorded(launches);
+      this.#ready(launches);
+      return new RepeatedLaunches(launches, (kept) => this.run(kept));
+    });
+  }
+
+  time(lists: readonly (readonly Launch[])[], options: TimeOptions): Promise<readonly number[]> {
+    return this.#track(async () => {
+      checkTimed(lists, options);
+      const work = this.#ready(lists.flat());
+      const runOnce = async (): Promise<void> => {
+        this.#submit(work);
+        await this.#finish();
+      };
+      if (this.clock === 'host') return timeOnHost(lists.length, options, runOnce);
+      checkSample(work.length * options.rounds);
+      await runOnce();
+      const stopwatch = this.#scoped('timestamps', () => new Stopwatch(this.#gpu));
+      try {
+        const times: number[] = [];
+        for (let sample = 0; sample < options.samples; sample++) {
+          this.#scoped(launchOf(work), () => {
+            // Submitted at once: encoded piece by piece, a device that is faster than this loop would wait for it.
+            const commands = [...this.#encoded(work, options.rounds)];
+            this.#gpu.queue.submit([stopwatch.start(), ...commands, stopwatch.stop()]);
+          });
+          await this.#finish();
+          times.push((await stopwatch.read(options.rounds)) / (options.rounds * lists.length));
+        }
+        return times;
+      } finally {
+        stopwatch.release();
+      }
     });
   }
 
@@ -206,25 +273,47 @@ export abstract class GpuDevice implements Device {
     return this.#closing;
   }
 
-  #submit(
-    work: readonly { kernel: WebGpuKernel; grid: Launch['grid']; ranges: readonly BoundRange<WebGpuBuffer>[] }[],
-  ) {
-    const encoder = this.#gpu.createCommandEncoder();
-    const pass = encoder.beginComputePass();
-    for (const { kernel, grid, ranges } of work) {
-      const entries = ranges.map(({ buffer, offset, bytes }, binding) => ({
-        binding,
-        resource: { buffer: buffer.gpu, offset, size: bytes },
-      }));
-      pass.setPipeline(kernel.pipeline);
-      pass.setBindGroup(
-        0,
-        this.#gpu.createBindGroup({ label: kernel.descriptor.entry, layout: kernel.layout, entries }),
-      );
-      pass.dispatchWorkgroups(...grid);
+  /** Checks launches, and gives those that have blocks ready to be encoded, as often as wanted. */
+  #ready(launches: readonly Launch[]): readonly ReadyLaunch[] {
+    const checked = launches.map((launch) => {
+      const kernel = this.#kernels.get(launch.kernel);
+      if (kernel === undefined) throw foreignKernel(launch.kernel.descriptor);
+      return { kernel, grid: launch.grid, ranges: checkLaunch(launch, kernel.descriptor, this.limits, this.#own) };
+    });
+    const work = checked.filter(({ grid }) => grid.every((blocks) => blocks > 0));
+    return this.#scoped(launchOf(work), () =>
+      work.map(({ kernel, grid, ranges }) => {
+        const entries = ranges.map(({ buffer, offset, bytes }, binding) => ({
+          binding,
+          resource: { buffer: buffer.gpu, offset, size: bytes },
+        }));
+        const { layout, descriptor } = kernel;
+        return { kernel, grid, bindGroup: this.#gpu.createBindGroup({ label: descriptor.entry, layout, entries }) };
+      }),
+    );
+  }
+
+  /** Command buffers of bounded length, for work done `rounds` times over. */
+  *#encoded(work: readonly ReadyLaunch[], rounds: number): Generator<GPUCommandBuffer> {
+    const count = work.length * rounds;
+    for (let start = 0; start < count; start += DISPATCHES_PER_SUBMIT) {
+      const encoder = this.#gpu.createCommandEncoder();
+      const pass = encoder.beginComputePass();
+      for (let index = start; index < Math.min(count, start + DISPATCHES_PER_SUBMIT); index++) {
+        const { kernel, grid, bindGroup } = work[index % work.length]!;
+        pass.setPipeline(kernel.pipeline);
+        pass.setBindGroup(0, bindGroup);
+        pass.dispatchWorkgroups(...grid);
+      }
+      pass.end();
+      yield encoder.finish();
     }
-    pass.end();
-    this.#gpu.queue.submit([encoder.finish()]);
+  }
+
+  #submit(work: readonly ReadyLaunch[]): void {
+    this.#scoped(launchOf(work), () => {
+      for (const commands of this.#encoded(work, 1)) this.#gpu.queue.submit([commands]);
+    });
   }
 
   async #shutDown(): Promise<void> {

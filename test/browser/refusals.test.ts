@@ -2,7 +2,7 @@ import { afterEach, expect, test, vi } from 'vitest';
 import { defaultTargets, generate } from '../../codegen/generate.js';
 import { presetModel, shard } from '../../dsl/index.js';
 import { WebGpuDevice } from '../../runtime/webgpu/navigator.js';
-import { faultOf } from '../runtime/device-conformance.js';
+import { faultOf } from '../runtime/conformance/bench.js';
 
 /** What a page is told that cannot run kernels. */
 

@@ -94,12 +94,21 @@ describe('generate', () => {
 
   test('sets tunables by name', async () => {
     const out = temporaryFolder();
-    const run = await cli(...basic, '--target', 'wgsl', '--set', 'codebook.pointsPerBlock=512', '--out', out, '--json');
+    const run = await cli(
+      ...basic,
+      '--target',
+      'wgsl',
+      '--set',
+      'codebook.pointsPerBlock=1024',
+      '--out',
+      out,
+      '--json',
+    );
     expect(run.code).toBe(0);
     const { kernels } = JSON.parse(readFileSync(join(out, 'manifest.json'), 'utf8')) as {
       kernels: { stage: string; tunables: Record<string, number> }[];
     };
-    expect(kernels.find(({ stage }) => stage === 'codebook')?.tunables.pointsPerBlock).toBe(512);
+    expect(kernels.find(({ stage }) => stage === 'codebook')?.tunables.pointsPerBlock).toBe(1024);
   });
 });
 
@@ -319,7 +328,7 @@ describe('options', () => {
     [['--target', 'metal'], '--target: expected one of cuda, wgsl, got "metal"'],
     [
       ['--target', 'cuda', '--arch', 'sm_75'],
-      '--arch: expected one of sm_80, sm_86, sm_87, sm_89, sm_90, sm_100, sm_103, sm_110, sm_120, got "sm_75"',
+      '--arch: expected one of sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a, sm_100, sm_103, sm_110, sm_120, got "sm_75"',
     ],
     [['--target', 'wgsl', '--arch', 'sm_80'], '--arch does not apply to wgsl kernels'],
     [['--target', 'wgsl', '--plain'], '--plain does not apply to wgsl kernels'],

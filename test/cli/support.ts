@@ -29,9 +29,14 @@ export async function cli(...args: readonly string[]): Promise<Run> {
 }
 
 /** Runs the command line as a process of its own, from the sources. */
-export function spawned(args: readonly string[], onErr: (text: string, pid: number) => void = () => {}): Promise<Run> {
+export function spawned(
+  args: readonly string[],
+  onErr: (text: string, pid: number) => void = () => {},
+  environment: Readonly<Record<string, string>> = {},
+): Promise<Run> {
   const child = spawn(process.execPath, ['--import', 'tsx', packagePath('cli', 'main.ts'), ...args], {
     cwd: packagePath(),
+    env: { ...process.env, ...environment },
   });
   let [out, err] = ['', ''];
   child.stdout.on('data', (data) => {

@@ -56,7 +56,8 @@ describe('help', () => {
     const run = await cli('--help');
     expect(run.code).toBe(0);
     expect(run.err).toBe('');
-    for (const name of ['demo', 'doctor', 'generate', 'inspect', 'verify']) expect(run.out).toContain(`\n  ${name} `);
+    for (const name of ['bench', 'demo', 'doctor', 'generate', 'inspect', 'tune', 'verify'])
+      expect(run.out).toContain(`\n  ${name} `);
   });
 
   test('of a command names its options', async () => {

@@ -71,8 +71,8 @@ describe('what the target has no room for', () => {
     expect(await outcome(at({}))).toBe('GENERATED');
     // The default of gram's tile no longer fits here; its second value does.
     const small = { ...wgsl, workgroupBytes: 4000 };
-    expect(chooseTunables(gramStage, geometryOf(shard, smol), wgsl, {}).tile).toBe(32);
-    expect(chooseTunables(gramStage, geometryOf(shard, smol), small, {}).tile).toBe(16);
+    expect(chooseTunables(gramStage, geometryOf(shard, smol), wgsl, {})).toMatchObject({ tile: 32 });
+    expect(chooseTunables(gramStage, geometryOf(shard, smol), small, {})).toMatchObject({ tile: 16 });
   });
 
   const plan: KernelPlan = {
@@ -131,7 +131,7 @@ describe('what does not exist is refused', () => {
   it.each([
     [
       { ...cuda, arch: 'sm_75' },
-      'target.arch: expected one of sm_80, sm_86, sm_87, sm_89, sm_90, sm_100, sm_103, sm_110, sm_120, got "sm_75". See the type Target.',
+      'target.arch: expected one of sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a, sm_100, sm_103, sm_110, sm_120, got "sm_75". See the type Target.',
     ],
     [{ ...cuda, arch: 'toString' }, undefined],
     [{ language: 'metal' }, 'target.language: expected cuda or wgsl, got "metal". See the type Target.'],

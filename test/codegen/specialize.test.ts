@@ -97,7 +97,7 @@ function chosen(way: Static<u32>, x: f32, table: FixedArray<f32, 2>): f32 {
   const roots = [0, 1, 2, 3].map((way) => ({ name: 'chosen', statics: { way } }));
   const functions = await run(text, [{ name: 'kept', statics: {} }, ...roots]);
   const bodies = functions.map((one) => {
-    const [, ...lines] = printWgsl([one], { f16: false }).trim().split('\n').slice(1, -1);
+    const [, ...lines] = printWgsl([one]).trim().split('\n').slice(1, -1);
     return `${one.emittedName}: ${lines.map((line) => line.trim()).join(' ')}`;
   });
   expect(bodies).toMatchInlineSnapshot(`
@@ -117,7 +117,7 @@ it('binds tables to WGSL functions, one copy of a function per binding', async (
     { name: 'decode', statics: { bits: 1, offset: 0 }, lookups: { levels: 'load_keys' } },
     { name: 'decode', statics: { bits: 1, offset: 0 }, lookups: { levels: 'load_values' } },
   ]);
-  expect(`\n${printWgsl(functions, { f16: true })}`).toMatchInlineSnapshot(`
+  expect(`\n${printWgsl(functions)}`).toMatchInlineSnapshot(`
     "
     // my.ts:3 pick
     fn pick(i: u32) -> f32 {

@@ -89,6 +89,37 @@ describe('the scores of a model built by hand', () => {
   });
 });
 
+describe('the heads of a model', () => {
+  const refusal = (change: object): string => {
+    try {
+      geometryOf(shard, { ...smol, ...change });
+    } catch (error) {
+      return `${(error as KvforgeError).code}: ${(error as KvforgeError).message}`;
+    }
+    return 'accepted';
+  };
+
+  it('do not contradict one another', () => {
+    const hint = 'Let modelFrom(config) or presetModel(name) make the model.';
+    const size = (received: unknown) =>
+      `invalid-scheme: model.headDim: expected a multiple of 16, at most 256, got ${received}. Other head sizes have no schedule yet.`;
+    for (const headDim of [0, -16, 24, 272, '64', undefined]) expect(refusal({ headDim })).toBe(size(headDim));
+    expect(refusal({ heads: 7 })).toBe(
+      `invalid-scheme: model.heads: expected 9 (3 KV heads of 3 query heads), got 7. ${hint}`,
+    );
+    expect(refusal({ kvHeads: 0 })).toBe(
+      `invalid-scheme: model.kvHeads: expected a whole number of at least 1, got 0. ${hint}`,
+    );
+    expect(refusal({ groupSize: 1.5 })).toBe(
+      `invalid-scheme: model.groupSize: expected a whole number of at least 1, got 1.5. ${hint}`,
+    );
+    expect(refusal({ width: 128 })).toBe(
+      `invalid-scheme: model.width: expected 192 (3 KV heads x 64), got 128. ${hint}`,
+    );
+    expect(refusal({})).toBe('accepted');
+  });
+});
+
 describe('the levels of the stream', () => {
   const refusal = (levels: (headDim: number) => unknown): string => {
     const stream = { ...lloydMax({ bits: 2 }), levels } as Scheme['stream'];

@@ -1,7 +1,7 @@
 /** What examples may name of a device; apart from the other values, since it takes seconds to make. */
-import { defaultTargets, generate } from '../../codegen/index.js';
+import { defaultTargets, generate, generateFp16 } from '../../codegen/index.js';
 import { shard } from '../../dsl/index.js';
-import { EmulatorDevice, KvCache, LoadedKernels } from '../../runtime/index.js';
+import { EmulatorDevice, Fp16Attention, KvCache, LoadedKernels } from '../../runtime/index.js';
 import { findAdapter } from '../../runtime/webgpu/dawn.js';
 import { keys, model, values } from './values.js';
 
@@ -20,6 +20,12 @@ export async function freshCache(): Promise<KvCache> {
   await cache.load(file);
   return cache;
 }
+
+const exactKernels = await LoadedKernels.load(device, await generateFp16(model, defaultTargets.cuda));
+
+/** Uncompressed attention over the prompt. */
+export const fp16 = Fp16Attention.open(exactKernels, { sequences: 1, tokens: 256 });
+fp16.write(0, { keys, values, tokens: 256 });
 
 /** What a page has; here of the software adapter. */
 export const navigator = { gpu: { requestAdapter: () => findAdapter('software') } };

@@ -8,7 +8,7 @@ import type { Cache, HeadTensor } from '../../runtime/reference/shapes.js';
 import type { ShardOptions } from '../../runtime/reference/shardEncode.js';
 import { halves, model } from '../runtime/cacheCase.js';
 
-export { readFile } from 'node:fs/promises';
+export { readFile, writeFile } from 'node:fs/promises';
 export { check } from './check.js';
 export { model };
 

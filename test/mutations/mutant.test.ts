@@ -11,9 +11,9 @@ beforeAll(async () => {
 const fault = (text: string): Mutant => ({ name: 'a fault', text, instead: "$& and $'", by: 'reference' });
 
 test('a fault is planted where its text stands once, letter by letter, and nowhere else', () => {
-  const planted = plant(generated, 'gram_keys', fault('total[k] += sum[k];'));
+  const planted = plant(generated, 'gram_keys', fault('slice[row * WIDTH + column] = total[r][c];'));
   const [before, after] = [generated, planted].map(({ files }) => files.get('gram_keys.cu')!);
-  expect(after).toBe(before!.split('total[k] += sum[k];').join("$& and $'"));
+  expect(after).toBe(before!.split('slice[row * WIDTH + column] = total[r][c];').join("$& and $'"));
   for (const [name, text] of generated.files) if (name !== 'gram_keys.cu') expect(planted.files.get(name)).toBe(text);
 });
 

@@ -1,5 +1,5 @@
-import type { GeneratedKernels } from '../../codegen/generate.js';
 import { KvforgeError } from '../../dsl/errors.js';
+import type { Loadable } from '../../runtime/checkLoad.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
 import { Judge } from '../../runtime/verify/judge.js';
 import type { Shape } from './support.js';
@@ -49,7 +49,11 @@ export interface Suspect {
 }
 
 /** The kernels with the fault in the text of `entry`. */
-export function plant(generated: GeneratedKernels, entry: string, { name, text, instead }: Mutant): GeneratedKernels {
+export function plant<Kernels extends Loadable<unknown>>(
+  generated: Kernels,
+  entry: string,
+  { name, text, instead }: Mutant,
+): Kernels {
   const { file } = generated.manifest.kernels.find((kernel) => kernel.entry === entry)!;
   const source = generated.files.get(file)!;
   const found = source.split(text).length - 1;
@@ -67,7 +71,10 @@ export function plant(generated: GeneratedKernels, entry: string, { name, text, 
 }
 
 /** What is reported of kernels that are loaded and driven; 'nothing' for good ones. */
-export async function reportOf(load: () => Promise<LoadedKernels>, drive: Suspect['drive']): Promise<string> {
+export async function reportOf<Loaded>(
+  load: () => Promise<Loaded>,
+  drive: (kernels: Loaded, judge: Judge) => Promise<void>,
+): Promise<string> {
   const judge = new Judge();
   try {
     await drive(await load(), judge);

@@ -27,8 +27,13 @@ describe.each([
     });
     afterAll(() => device?.close());
 
-    test.each(suspects)('$stage, $entry is right and has no race', async ({ entry, shape = 'plain', drive }) => {
-      expect(await reportOf(() => LoadedKernels.load(device, shapes[shape], [entry]), drive)).toBe('nothing');
-    });
+    test.each(suspects)(
+      '$stage, $entry is right and has no race',
+      async ({ entry, shape = 'plain', beside = [], drive }) => {
+        expect(await reportOf(() => LoadedKernels.load(device, shapes[shape], [entry, ...beside]), drive)).toBe(
+          'nothing',
+        );
+      },
+    );
   });
 });

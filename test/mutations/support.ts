@@ -30,14 +30,18 @@ const cases = {
   }),
 } as const;
 
-export type Shape = keyof typeof cases;
+/** `anyRank` is the plain one with the schedules of the basis that CUDA takes where the fast ones do not fit. */
+export type Shape = keyof typeof cases | 'anyRank';
 
 export type Shapes = Readonly<Record<Shape, GeneratedKernels>>;
 
-export const generateSmall = (target: Target, shape: Shape = 'plain'): Promise<GeneratedKernels> =>
-  generate(cases[shape].scheme, cases[shape].model, target);
+export function generateSmall(target: Target, shape: Shape = 'plain'): Promise<GeneratedKernels> {
+  const { scheme, model } = cases[shape === 'anyRank' ? 'plain' : shape];
+  const choice = shape === 'anyRank' ? { basis: { choleskyQr: 0, sharedMatrix: 0 } } : {};
+  return generate(scheme, model, target, choice);
+}
 
 export async function generateShapes(target: Target): Promise<Shapes> {
   const [plain, full] = await Promise.all([generateSmall(target, 'plain'), generateSmall(target, 'full')]);
-  return { plain, full };
+  return { plain, full, anyRank: target.language === 'cuda' ? await generateSmall(target, 'anyRank') : plain };
 }

@@ -48,6 +48,7 @@ describe.each(devices)('a cache on $name, $schedule', ({ name, schedule, runs })
       'refused',
       'reorder',
       'save and load',
+      'step',
     ]);
   });
 });

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { expect } from 'vitest';
-import type { KvCache } from '../../runtime/cache.js';
+import type { Geometry } from '../../dsl/geometry.js';
+import type { Decoder, KvCache } from '../../runtime/cache.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
 import type { SequenceLengths } from '../../runtime/record.js';
 import { halfValues, worstError } from '../../runtime/verify/draws.js';
@@ -29,6 +30,8 @@ export interface Model {
 /** The cache, which a load replaces by another. */
 export interface Real {
   cache: KvCache;
+  /** Of that cache, once a step has asked for it. */
+  decoder?: Decoder | undefined;
   readonly open: (sequences: number, tokens: number, generated: number) => KvCache;
   readonly kernels: LoadedKernels;
 }
@@ -121,7 +124,7 @@ class Append implements Command {
     const [keys, values] = [halves(count * shape.width, seed), halves(count * shape.width, seed + 1)];
     const leaving = sequences.map(({ window }) => Math.max(0, window.length + tokens - scheme.window));
     const full = sequences.findIndex(({ stream }, i) => stream.length + leaving[i]! > model.generated);
-    const fault = await faultOf(real.cache.append(keys, values, { tokens }));
+    const fault = await faultOf(this.bring(real, keys, values));
     if (full >= 0) {
       const needed = sequences[full]!.stream.length + leaving[full]!;
       expect(fault).toBe(
@@ -145,7 +148,57 @@ class Append implements Command {
     }
     await compare(model, real, (index) => range(firsts[index]!, leaving[index]!));
   }
+  protected async bring({ cache }: Real, keys: Uint16Array, values: Uint16Array): Promise<void> {
+    await cache.append(keys, values, { tokens: this.tokens });
+  }
   toString = () => `append(${this.tokens} tokens, seed ${this.seed})`;
+}
+
+/** A token appended and attended from, by a decoder that other commands come in between of. */
+class Step extends Append {
+  #output: Float32Array | undefined;
+  #query: Uint16Array = new Uint16Array();
+  constructor(seed: number) {
+    super(1, seed);
+  }
+  override async run(model: Model, real: Real): Promise<void> {
+    this.#output = undefined;
+    await super.run(model, real);
+    if (this.#output === undefined) return;
+    checkAttended(this.#output, model.sequences, { g: real.cache.geometry, query: this.#query, queries: 1 });
+  }
+  protected override async bring(real: Real, keys: Uint16Array, values: Uint16Array): Promise<void> {
+    real.decoder ??= await real.cache.decoder();
+    this.#query = halves((keys.length / shape.width) * shape.heads * shape.headDim, this.seed + 2);
+    this.#output = await real.decoder.step(keys, values, this.#query);
+  }
+  override toString = () => `step(seed ${this.seed})`;
+}
+
+/** Holds an attention output to float64 over the model's tokens. */
+function checkAttended(
+  output: Float32Array,
+  sequences: readonly Sequence[],
+  { g, query, queries }: { readonly g: Geometry; readonly query: Uint16Array; readonly queries: number },
+): void {
+  const values = halfValues(query);
+  const expected = new Float64Array(query.length);
+  for (const [index, sequence] of sequences.entries()) {
+    const tokens = tokensOf(sequence);
+    const tensor = (name: keyof Token) => {
+      const data = new Float64Array(tokens.length * shape.width);
+      for (const [at, token] of tokens.entries()) data.set(halfValues(token[name]), at * shape.width);
+      return { heads: 1, tokens: tokens.length, channels: shape.headDim, data };
+    };
+    const decoded = { keys: tensor('keys'), values: tensor('values') };
+    for (let row = 0; row < queries * g.heads; row++) {
+      const at = (index * queries * g.heads + row) * g.headDim;
+      const after = queries - 1 - Math.floor(row / g.heads);
+      const input = { query: values.subarray(at, at + g.headDim), kvHead: 0, after, slidingWindow: 0 };
+      expected.set(attendVisible(g, decoded, input), at);
+    }
+  }
+  expect(worstError(output, expected, g.headDim).by).toBeLessThan(5e-3);
 }
 
 class Attend implements Command {
@@ -160,24 +213,7 @@ class Attend implements Command {
     const g = cache.geometry;
     const query = halves(sequences.length * queries * g.heads * g.headDim, seed);
     const output = await cache.attend(query, { queries, ...(splits === undefined ? {} : { splits }) });
-    const values = halfValues(query);
-    const expected = new Float64Array(query.length);
-    for (const [index, sequence] of sequences.entries()) {
-      const tokens = tokensOf(sequence);
-      const tensor = (name: keyof Token) => {
-        const data = new Float64Array(tokens.length * shape.width);
-        for (const [at, token] of tokens.entries()) data.set(halfValues(token[name]), at * shape.width);
-        return { heads: 1, tokens: tokens.length, channels: shape.headDim, data };
-      };
-      const decoded = { keys: tensor('keys'), values: tensor('values') };
-      for (let row = 0; row < queries * g.heads; row++) {
-        const at = (index * queries * g.heads + row) * g.headDim;
-        const after = queries - 1 - Math.floor(row / g.heads);
-        const input = { query: values.subarray(at, at + g.headDim), kvHead: 0, after, slidingWindow: 0 };
-        expected.set(attendVisible(g, decoded, input), at);
-      }
-    }
-    expect(worstError(output, expected, g.headDim).by).toBeLessThan(5e-3);
+    checkAttended(output, sequences, { g, query, queries });
   }
   toString = () => `attend(${this.queries} queries, ${this.splits} splits, seed ${this.seed})`;
 }
@@ -239,6 +275,7 @@ class SaveLoad implements Command {
   async run(model: Model, real: Real): Promise<void> {
     const file = await real.cache.save();
     await real.cache.release();
+    real.decoder = undefined;
     model.tokens += this.moreTokens;
     real.cache = real.open(model.sequences.length, model.tokens, model.generated);
     await real.cache.load(file);
@@ -299,6 +336,7 @@ export const commands: readonly fc.Arbitrary<Command>[] = [
   fc.record({ pick, tokens: fc.nat(100), seed }).map((c) => new Prefill(c.pick, c.tokens, c.seed)),
   fc.record({ tokens: fc.integer({ min: 1, max: 7 }), seed }).map((c) => new Append(c.tokens, c.seed)),
   fc.record({ tokens: fc.constant(1), seed }).map((c) => new Append(c.tokens, c.seed)),
+  seed.map((from) => new Step(from)),
   fc
     .record({ queries: fc.integer({ min: 1, max: 5 }), splits: fc.constantFrom(undefined, 1, 3), seed })
     .map((c) => new Attend(c.queries, c.splits, c.seed)),

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { tablesOf } from '../../codegen/plan/layout.js';
 import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
-import { defaultSplits } from '../../runtime/attendLaunches.js';
+import { chosenSplits, defaultSplits } from '../../runtime/attendLaunches.js';
 import { type CacheCapacity, KvCache } from '../../runtime/cache.js';
 import type { Device, DeviceBuffer, Launch } from '../../runtime/device.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
@@ -48,8 +48,8 @@ test('a cache that no kernel could bind is refused before anything is allocated'
     code: 'does-not-fit',
     message: `cache: expected at most ${3 * share - 1} bytes (the largest binding of this device), got ${3 * share} (3 sequences of ${share}). Open the cache with fewer sequences or tokens.`,
   });
-  // 256 levels, 64 rows of fine angles, and one of coarse ones.
-  const tables = (256 + 64 * 16 + 16) * 4;
+  // 256 levels, 64 rows of fine angles, the split of a tile of 128 positions, and one row of coarse angles.
+  const tables = (256 + 64 * 16 + 128 * 4 + 8 * 4 * 2 + 16) * 4;
   expect(tables).toBeGreaterThan(3 * share);
   expect(await opened(tables - 4)).toMatchObject({
     code: 'does-not-fit',
@@ -91,7 +91,7 @@ test('angles reach as far as a prompt, and kernels look up none beyond', async (
   // One row of the coarse table ends with the prompt, and the stream begins on the next one.
   const tokens = kernels.geometry.angleTile;
   const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 200 });
-  expect(sizes.get('tables')).toBe((tablesOf(kernels.geometry)[2].offset + model.headDim) * 4);
+  expect(sizes.get('tables')).toBe((tablesOf(kernels.geometry)[4].offset + model.headDim) * 4);
   await cache.prefill(0, { keys: halves(tokens * 16, 1), values: halves(tokens * 16, 2), tokens });
   const more = 150;
   await cache.append(halves(more * 16, 3), halves(more * 16, 4), { tokens: more });
@@ -161,6 +161,19 @@ describe('launches', () => {
     const g = { kvHeads: 8 } as Geometry;
     const splits = [1, 64, 1000, 65535].map((rows) => defaultSplits(g, rows, 100_000));
     expect(splits).toEqual([64, 32, 2, 1]);
+  });
+
+  test('of attention fill the multiprocessors of a device that tells their number, once', async () => {
+    const g = { kvHeads: 8 } as Geometry;
+    const splits = [1, 4, 16, 64].map((rows) => defaultSplits(g, rows, 100_000, 132));
+    expect(splits).toEqual([16, 4, 1, 1]);
+    expect(defaultSplits(g, 1, 1000, 132)).toBe(4);
+    const loaded = await load(proxied(device, { identity: { ...device.identity, multiprocessors: 3 } }));
+    // Two blocks of this small kernel fit a multiprocessor; each sequence has one KV head or more.
+    const heads = loaded.geometry.kvHeads;
+    expect([1, 2, 4].map((rows) => chosenSplits(loaded, rows, 100_000))).toEqual(
+      [1, 2, 4].map((rows) => Math.max(1, Math.floor(6 / (rows * heads)))),
+    );
   });
 
   test.each([

@@ -20,7 +20,8 @@ describe.each(deviceNames)('second moments on %s', (deviceName) => {
     const g = geometry(drawnCase);
     let kernels: LoadedKernels;
     beforeAll(async () => {
-      kernels = await load(device, drawnCase, ['gram_keys']);
+      const finish = device.target === 'cuda' ? ['gram_finish'] : [];
+      kernels = await load(device, drawnCase, ['gram_keys', ...finish]);
     });
 
     test('the matrix is the weighted second moment about the mean, symmetric to the bit', async () => {
@@ -35,15 +36,23 @@ describe.each(deviceNames)('second moments on %s', (deviceName) => {
           const random = seededRandom(seed);
           const weights = Float32Array.from({ length: g.width }, () => (g.weighted ? 10 ** (-3 * random()) : 1));
           const tokenWeights = Float32Array.from({ length: middle }, () => (g.weighted ? 0.2 + 3 * random() : 1));
-          const outputs = await runKernel(
-            kernels,
-            'gram_keys',
-            { middleTokens: middle },
-            {
-              ...{ sequence: record, plain, mean, gram: { bytes: g.width * g.width * 4 } },
-              ...(g.weighted ? { weights, token_weights: tokenWeights } : {}),
-            },
-          );
+          const square = g.width * g.width * 4;
+          const dimensions = { middleTokens: middle };
+          const contents = {
+            ...{ sequence: record, plain, mean },
+            ...(g.weighted ? { weights, token_weights: tokenWeights } : {}),
+          };
+          const gramOf = async () => {
+            if (!kernels.has('gram_finish')) {
+              return runKernel(kernels, 'gram_keys', dimensions, { ...contents, gram: { bytes: square } });
+            }
+            const slices = kernels.launch('gram_keys', dimensions, {}).grid[2];
+            const partial = { partial_gram: { bytes: slices * square } };
+            const outputs = await runKernel(kernels, 'gram_keys', dimensions, { ...contents, ...partial });
+            const finished = { sequence: record, partial_gram: outputs.partial_gram!, gram: { bytes: square } };
+            return runKernel(kernels, 'gram_finish', dimensions, finished);
+          };
+          const outputs = await gramOf();
           const gram = asFloats(outputs.gram!);
 
           const expected = new Float64Array(g.width * g.width);

@@ -21,6 +21,7 @@ import {
   asFloats,
   asHalfBits,
   cases,
+  type DeviceName,
   deviceNames,
   geometry,
   load,
@@ -31,7 +32,8 @@ import {
 } from './harness.js';
 
 const RUNS = 16;
-const TILE = 16;
+/** Tokens of a tile. */
+const tileOf = (deviceName: DeviceName) => (deviceName === 'emulator' ? 64 : 16);
 
 interface Widths {
   readonly groups: readonly {
@@ -93,6 +95,7 @@ describe.each(deviceNames)('coefficients on %s', (deviceName) => {
   describe.each(cases)('$name', (drawnCase) => {
     const g = geometry(drawnCase);
     const allocated = g.allocatedGroups > 0;
+    const TILE = tileOf(deviceName);
     let kernels: LoadedKernels;
     beforeAll(async () => {
       kernels = await load(device, drawnCase, ['project_keys', 'scale_keys', 'pack_keys']);

@@ -76,7 +76,7 @@ async function runAsWgsl({ functions, roots }: Programs, rows: readonly Argument
     const call = `${emittedName}(a, b, m, n, j, k)`;
     return `  results[row * ${roots.length}u + ${i}u] = ${returns === 'f32' ? `bitcast<u32>(${call})` : `u32(${call})`};`;
   });
-  const code = `${printWgsl(functions, { f16: false })}
+  const code = `${printWgsl(functions)}
 @group(0) @binding(0) var<storage, read> inputs: array<i32>;
 @group(0) @binding(1) var<storage, read_write> results: array<u32>;
 @compute @workgroup_size(${ROWS}) fn main(@builtin(local_invocation_index) row: u32) {

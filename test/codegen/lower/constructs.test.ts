@@ -26,13 +26,30 @@ export function quantizeSymmetric(x: f32, inverseScale: f32, flag: bool): i32 {
       return int(stored) % 3;
     }
 
+    // The nearest float16, ties to even.
+    fn round_to_half(x: f32) -> f32 {
+      let sign = bitcast<u32>(x) & 0x80000000u;
+      let size = bitcast<u32>(x) & 0x7fffffffu;
+      if (size > 0x7f800000u) {
+        return x;
+      }
+      // Ten bits of the fraction stay; beyond the largest half lies infinity.
+      var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+      rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+      // Below 2^-14 halves are the multiples of 2^-24.
+      if (size < 0x38800000u) {
+        rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+      }
+      return bitcast<f32>(sign | rounded);
+    }
+
     // my.ts:4 quantizeSymmetric
     // Rounds to the nearest code.
     fn quantize_symmetric(x: f32, inverse_scale: f32, flag: bool) -> i32 {
       var code: f32 = clamp(round(x * inverse_scale), -7.0, 7.0);
       code += 0.5;
       code -= f32(i32(u32(flag)) + 1);
-      let stored: f32 = unpack2x16float(pack2x16float(vec2f(code, 0.0))).x;
+      let stored: f32 = round_to_half(code);
       return i32(stored) % 3;
     }
     "

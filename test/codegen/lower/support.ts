@@ -41,5 +41,5 @@ export async function print(text: string, roots?: readonly Root[]): Promise<stri
   const library = new Map(functions.map((one) => [one.name, one]));
   const last = functions.at(-1)!;
   const specialized = specialize(roots ?? [{ name: last.name, statics: {} }], library);
-  return `\n${printCuda(specialized)}\n${printWgsl(specialized, { f16: false })}`;
+  return `\n${printCuda(specialized)}\n${printWgsl(specialized)}`;
 }

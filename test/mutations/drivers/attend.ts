@@ -36,11 +36,16 @@ const draws: readonly AttendDraw[] = [
   { sequences: [{ ...plain, sinks: 1, middle: 49, window: 0, windowStart: 0, spare: 0 }], queries: 1, seed: 4 },
 ];
 
-/** @param bar largest error of a sequence's output, over its largest magnitude */
-export function driveAttend(bar: number) {
+/**
+ * @param bar largest error of a sequence's output, over its largest magnitude
+ * @param longest middle of the first draw, where schedules take more tokens at a time
+ */
+export function driveAttend(bar: number, longest = 150) {
   return async (kernels: LoadedKernels, judge: Judge): Promise<void> => {
     const g = kernels.geometry;
-    for (const [index, draw] of draws.entries()) {
+    const [first, ...others] = draws;
+    const all = [{ ...first!, sequences: first!.sequences.map((one) => ({ ...one, middle: longest })) }, ...others];
+    for (const [index, draw] of all.entries()) {
       const setting = attendSetting(g, draw);
       const { output, counters } = await attendOn(kernels, draw, setting);
       const { at, by } = worstError(output, setting.expected, draw.queries * g.heads * g.headDim);

@@ -7,7 +7,8 @@ import { clampToHalf, halfRounding, type Judge, Worst } from '../../../runtime/v
 import { asFloats, asHalfBits, runKernel } from '../../../runtime/verify/run.js';
 import { middleSetting, writtenParts } from './setting.js';
 
-const TILE = 16;
+/** Tokens of a tile. */
+const tileOf = ({ device }: LoadedKernels) => (device.target === 'cuda' ? 64 : 16);
 
 interface Group {
   readonly bits: number;
@@ -40,7 +41,8 @@ function storeWidths(g: Geometry, layout: SequenceLayout, groups: readonly Group
 export async function driveProject(kernels: LoadedKernels, judge: Judge): Promise<void> {
   const g = kernels.geometry;
   const allocated = g.allocatedGroups > 0;
-  for (const middle of [21, 1]) {
+  const TILE = tileOf(kernels);
+  for (const middle of [85, 1]) {
     const { record } = middleSetting(g, middle);
     const plain = Float32Array.from(numbers({ kind: 'normal', seed: 20 }, middle, g.width));
     const mean = Float32Array.from(numbers({ kind: 'normal', seed: 21 }, 1, g.width));
@@ -91,8 +93,9 @@ export async function driveProject(kernels: LoadedKernels, judge: Judge): Promis
 export async function driveScale(kernels: LoadedKernels, judge: Judge): Promise<void> {
   const g = kernels.geometry;
   const allocated = g.allocatedGroups > 0;
+  const TILE = tileOf(kernels);
   for (const [middle, table, factor] of [
-    [37, tables[0], 1],
+    [165, tables[0], 1],
     [0, tables[0], 1],
     [16, tables[1], 1e7],
   ] as const) {

@@ -6,7 +6,7 @@ import { type Judge, Worst } from '../../../runtime/verify/judge.js';
 import { asFloats, runKernel } from '../../../runtime/verify/run.js';
 import { middleSetting, writtenParts } from './setting.js';
 
-const POINTS_PER_BLOCK = 1024;
+const POINTS_PER_BLOCK = 2048;
 const TILE = 32;
 
 export async function driveRotate(kernels: LoadedKernels, judge: Judge): Promise<void> {
@@ -96,18 +96,20 @@ function seedReference({ rows, columns, data }: Matrix, entries: number, seed: n
 
 async function seeded(kernels: LoadedKernels, setting: ReturnType<typeof pointSetting>): Promise<Float32Array> {
   const { entries, channels } = kernels.geometry;
+  const distances = kernels.device.target === 'wgsl' ? { distances: { bytes: 4096 * 4 } } : {};
   const outputs = await runKernel(
     kernels,
     'codebook_seed',
     { middleTokens: setting.middle },
-    { ...setting.shared, centroids: { bytes: entries * channels * 4 }, distances: { bytes: 4096 * 4 } },
+    { ...setting.shared, centroids: { bytes: entries * channels * 4 }, ...distances },
   );
   return asFloats(outputs.centroids!);
 }
 
 export async function driveSeed(kernels: LoadedKernels, judge: Judge): Promise<void> {
   const { entries, channels, scheme } = kernels.geometry;
-  const normal = pointSetting(kernels, 30, 'normal');
+  // Five warps of sample points.
+  const normal = pointSetting(kernels, 200, 'normal');
   const expected = seedReference(normal.points, entries, scheme.values[2].seed);
   const { at, by } = worstDifference(await seeded(kernels, normal), expected);
   judge.check(`drawn points, entry ${Math.floor(at / channels)}`, by, 1e-6);
@@ -131,7 +133,7 @@ export async function driveSeed(kernels: LoadedKernels, judge: Judge): Promise<v
 
 export async function driveAssign(kernels: LoadedKernels, judge: Judge): Promise<void> {
   const { entries, channels } = kernels.geometry;
-  for (const middle of [90, 7]) {
+  for (const middle of [180, 7]) {
     const { points, shared } = pointSetting(kernels, middle, 'normal');
     const centroids = Float32Array.from(points.data.subarray(0, entries * channels), (x) => x + 0.01);
     const blocks = Math.ceil(points.rows / POINTS_PER_BLOCK);
@@ -156,8 +158,9 @@ export async function driveAssign(kernels: LoadedKernels, judge: Judge): Promise
 
 export async function driveUpdate(kernels: LoadedKernels, judge: Judge): Promise<void> {
   const { entries, channels } = kernels.geometry;
-  const { record, middle } = pointSetting(kernels, 90, 'normal');
-  const blocks = 2;
+  // More chunks than half a warp has lanes, the last one not full.
+  const { record, middle, points } = pointSetting(kernels, 3600, 'normal');
+  const blocks = Math.ceil(points.rows / POINTS_PER_BLOCK);
   const cells = Float32Array.from(numbers({ kind: 'normal', seed: 11 }, blocks * entries, channels + 1), (x, i) =>
     i % (channels + 1) < channels ? x : Math.floor(i / (channels + 1)) % entries === 5 ? 0 : 1 + (i % 7),
   );

@@ -49,13 +49,13 @@ export const attendSuspects: readonly Suspect[] = [
     drive,
     mutants: [
       withoutBefore('the rows are loaded, or the previous stage is complete'),
+      changed('the last split left out', '< vec4u(own.splits);', '< vec4u(own.splits - 1u);'),
       changed(
-        'the last split left out',
-        'part < own.splits * 2u; part++) {\n      let row',
-        'part + 2u < own.splits * 2u; part++) {\n      let row',
+        'weights of exact tokens only',
+        'dot(hadamard_scales, hadamard_weights) + dot(exact_scales, exact_weights)',
+        'dot(exact_scales, exact_weights)',
       ),
-      changed('weight of the last part only', 'weights[h] += partials[', 'weights[h] = partials['),
-      changed('outputs not written', 'if (owner) {\n    for', 'if (!owner) {\n    for'),
+      changed('outputs not written', 'if (i < GROUP_SIZE * HEAD_DIM) {', 'if (i > GROUP_SIZE * HEAD_DIM) {'),
     ],
   },
 ];

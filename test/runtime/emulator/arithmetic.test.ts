@@ -85,6 +85,18 @@ describe.each(modes)('kernels run under %o', (options) => {
     }
   });
 
+  test('ldmatrix loads columns', async () => {
+    const rows = new Uint16Array(256).map((_, i) => i * 7 + 1);
+    const [, out] = await launch(device, kernels.transposedMatrices, [new Uint32Array(rows.buffer), 128]);
+    const element = (matrix: number, row: number, column: number): number => rows[matrix * 64 + row * 8 + column]!;
+    const words = new Uint32Array(out!);
+    for (let lane = 0; lane < 32; lane++) {
+      const [g, t] = [lane >> 2, lane & 3];
+      const expected = [0, 1, 2, 3].map((m) => element(m, 2 * t, g) + element(m, 2 * t + 1, g) * 65536);
+      expect([...words.slice(lane * 4, lane * 4 + 4)]).toEqual(expected);
+    }
+  });
+
   test('cp.async has arrived after the wait for its group', async () => {
     const a = Float32Array.from({ length: 224 }, (_, i) => i + 1);
     const [, b] = await launch(device, kernels.copyWaits, [a, 224]);
@@ -152,12 +164,6 @@ describe.each(modes)('kernels run under %o', (options) => {
     expect([...new Uint32Array(counts!)]).toEqual([128, 127, 69, 1, 77]);
     expect([...new Int32Array(extremes!)]).toEqual([-19, -50, -128]);
     expect([...new Float32Array(sum!)]).toEqual([64]);
-  });
-
-  test('a grid has three dimensions', async () => {
-    const [out] = await launch(device, kernels.grid3, [24], [4, 3, 2]);
-    const expected = [0, 1].flatMap((z) => [0, 1, 2].flatMap((y) => [0, 1, 2, 3].map((x) => x + 10 * y + 100 * z)));
-    expect([...new Uint32Array(out!)]).toEqual(expected);
   });
 
   test('functions of CUDA give its values', async () => {

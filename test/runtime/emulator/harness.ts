@@ -1,6 +1,6 @@
 import type { DeviceBuffer, KernelText } from '../../../runtime/device.js';
 import type { EmulatorDevice } from '../../../runtime/emulator/emulator.js';
-import { faultOf } from '../device-conformance.js';
+import { faultOf } from '../conformance/bench.js';
 
 export type Words = Float32Array | Uint32Array | Int32Array;
 /** Words to upload, or the number of words of a fresh buffer. */

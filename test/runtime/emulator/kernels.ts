@@ -107,6 +107,18 @@ ldmatrix_x4(four, rows + threadIdx.x * 4);
 for (u32 i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = four[i];`,
 );
 
+/** As `matrices`, and loads them transposed. */
+export const transposedMatrices = kernel(
+  'transposed_matrices',
+  ['const u32 a', 'u32 out'],
+  `__shared__ __align__(16) u32 rows[128];
+for (u32 i = 0; i < 4; ++i) rows[threadIdx.x * 4 + i] = a[threadIdx.x * 4 + i];
+__syncthreads();
+u32 four[4];
+ldmatrix_x4_trans(four, rows + threadIdx.x * 4);
+for (u32 i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = four[i];`,
+);
+
 function copyBody(wait: string): string {
   return `float* const tile = reinterpret_cast<float*>(shared_memory);
 cp_async_16(tile + 4 * threadIdx.x, a + 4 * threadIdx.x);
@@ -173,13 +185,6 @@ atomicAdd(&extremes[2], -1);
 atomicAdd(&sum[0], 0.5f);`,
 );
 
-export const grid3 = kernel(
-  'grid3',
-  ['u32 out'],
-  `if (threadIdx.x != 0) return;
-out[(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x] = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z;`,
-);
-
 export const mergeLast = kernel(
   'merge_last',
   ['const f32 a', 'f32 partials', 'u32 counter', 'f32 sum'],
@@ -231,7 +236,6 @@ export const goodKernels: readonly KernelText[] = [
   copyWaits,
   halves,
   atomics,
-  grid3,
   mergeLast,
   names,
 ];

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { KernelText } from '../../../runtime/device.js';
 import { EmulatorDevice } from '../../../runtime/emulator/emulator.js';
-import { faultOf } from '../device-conformance.js';
+import { faultOf } from '../conformance/bench.js';
 import { type Argument, launch, reportOf } from './harness.js';
 import { copyForgets, copyWaitsOne, kernel } from './kernels.js';
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { KernelText } from '../../../runtime/device.js';
 import { EmulatorDevice, type EmulatorOptions } from '../../../runtime/emulator/emulator.js';
-import { faultOf } from '../device-conformance.js';
+import { faultOf } from '../conformance/bench.js';
 import { type Argument, launch, reportOf } from './harness.js';
 import { kernel } from './kernels.js';
 

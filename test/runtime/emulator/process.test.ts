@@ -5,7 +5,7 @@ import { join, resolve } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { EmulatorDevice } from '../../../runtime/emulator/emulator.js';
 import { cli } from '../../cli/support.js';
-import { faultOf } from '../device-conformance.js';
+import { faultOf } from '../conformance/bench.js';
 import { launch } from './harness.js';
 import { add, copyForgets, kernel } from './kernels.js';
 
@@ -77,7 +77,7 @@ test('kernels for every architecture that the command line offers run', async ()
     'x',
     '--json',
   );
-  const offered = out.match(/sm_\d{2,}/g) ?? [];
+  const offered = out.match(/sm_\d{2,}a?/g) ?? [];
   expect(offered).toEqual(expect.arrayContaining(['sm_80', 'sm_86', 'sm_89', 'sm_90', 'sm_100', 'sm_120']));
   const device = await EmulatorDevice.open();
   expect([...device.features].sort()).toEqual([...new Set(offered)].sort());

@@ -2,12 +2,12 @@ import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { KernelDescriptor } from '../../../codegen/manifest.js';
-import type { CompiledKernel, KernelText } from '../../../runtime/device.js';
+import type { KernelText } from '../../../runtime/device.js';
 import { requestGpuDevice } from '../../../runtime/webgpu/adapter.js';
 import { findAdapter, webGpuAdapters } from '../../../runtime/webgpu/dawn.js';
 import { WebGpuDevice } from '../../../runtime/webgpu/webgpu.js';
-import { faultOf, words } from '../device-conformance.js';
-import { conformanceKernels } from '../device-conformance-kernels.js';
+import { faultOf, words } from '../conformance/bench.js';
+import { conformanceKernels } from '../conformance/kernels.js';
 
 const software = { adapter: 'software' } as const;
 let device: WebGpuDevice;
@@ -156,57 +156,6 @@ test('the first bad kernel of a list is the one told, and the device stays usabl
   expect(await runOnce(device, good, 1)).toEqual([7]);
 });
 
-test('several entry points of one text compile together, unused bindings included', async () => {
-  const source = `${OUTPUT}
-@group(0) @binding(1) var<storage, read> unused: array<u32>;
-@compute @workgroup_size(1) fn one() { output[0] = 1u; }
-@compute @workgroup_size(1) fn two() { output[1] = 2u; }`;
-  const bindings = [
-    { name: 'output', access: 'read_write', element: 'u32', holds: 'words' },
-    { name: 'unused', access: 'read', element: 'u32', holds: 'words' },
-  ] as const;
-  const kernels = await device.compile(['one', 'two'].map((entry) => kernelOf(source, { entry, bindings })));
-  const output = { buffer: device.allocate('output', 8) };
-  const unused = { buffer: device.allocate('unused', 4) };
-  await device.run(kernels.map((kernel) => ({ kernel, grid: [1, 1, 1], bindings: { output, unused } })));
-  expect(words(await device.read(output.buffer))).toEqual([1, 2]);
-});
-
-test('a run longer than one command buffer keeps its order', async () => {
-  const source = `${OUTPUT}\n@compute @workgroup_size(1) fn main() { output[0] = output[0] * 3u + 1u; }`;
-  const [kernel] = await device.compile([kernelOf(source)]);
-  const buffer = device.allocate('output', 4);
-  device.write(buffer, Uint32Array.of(0));
-  const launch = { kernel: kernel as CompiledKernel, grid: [1, 1, 1], bindings: { output: { buffer } } } as const;
-  await device.run(Array(1300).fill(launch));
-  let expected = 0;
-  for (let i = 0; i < 1300; i++) expected = (Math.imul(expected, 3) + 1) >>> 0;
-  expect(words(await device.read(buffer))).toEqual([expected]);
-});
-
-test('two parts of one buffer: two writers may share it, a reader and a writer may not', async () => {
-  const source = `${OUTPUT}
-@group(0) @binding(1) var<storage, read_write> second: array<u32>;
-@compute @workgroup_size(1) fn main() { output[0] = 1u; second[0] = 2u; }`;
-  const writer = (name: string) => ({ name, access: 'read_write', element: 'u32', holds: 'words' }) as const;
-  const [kernel] = await device.compile([kernelOf(source, { bindings: [writer('output'), writer('second')] })]);
-  const buffer = device.allocate('both', 260);
-  device.write(buffer, new Uint32Array(65));
-  const run = (first: number, second: number) =>
-    device.run([
-      {
-        kernel: kernel!,
-        grid: [1, 1, 1],
-        bindings: { output: { buffer, bytes: first }, second: { buffer, offset: second } },
-      },
-    ]);
-  await run(256, 256);
-  expect(words(await device.read(buffer)).filter((value) => value !== 0)).toEqual([1, 2]);
-  expect(await faultOf(() => run(260, 256))).toBe(
-    "wrong-use: main.second: expected ranges that do not overlap, got buffer 'both', also bound to output. Bind another buffer.",
-  );
-});
-
 test('a block may use all the workgroup memory of the limits, which starts as zeros and compiles fast', async () => {
   const count = device.limits.sharedBytes / 4;
   const source = `${OUTPUT}
@@ -292,5 +241,6 @@ test('what a browser loads imports no Node module: all of that lies behind the i
   };
   await visit(new URL('../../../runtime/webgpu/webgpu.js', import.meta.url));
   const files = [...seen].map((href) => href.split('/').at(-1)).sort();
-  expect(files).toEqual(['adapter.js', 'checks.js', 'compile.js', 'errors.js', 'gpuDevice.js', 'webgpu.js']);
+  const modules = 'adapter checkInput checks compile errors gpuDevice recorded stopwatch webgpu';
+  expect(files).toEqual(modules.split(' ').map((name) => `${name}.js`));
 });

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 192, 768 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 #include "prelude.cuh"
 
@@ -40,6 +40,9 @@ __device__ __forceinline__ void load_point(
   }
 }
 
+constexpr u32 warps = THREADS / 32;
+constexpr u32 thread_samples = SAMPLE / THREADS;  // neighbours in the sample, in registers
+
 // Point of the sample to the point of the sequence: `count` of `points`, evenly spread.
 __device__ __forceinline__ u32 point_of(u32 sample, u32 count, u32 points) {
   const u32 stride = points / count;
@@ -47,78 +50,95 @@ __device__ __forceinline__ u32 point_of(u32 sample, u32 count, u32 points) {
   return sample * stride + sample * (points % count) / count + sample % stride;
 }
 
-// One block. Each thread keeps the distances of a run of neighbouring sample points, so that adding the threads' sums
-// in order walks through the sample in order.
+// The first place at which `before` plus the sums up to it passes the target; where rounding leaves all of them beneath,
+// the last sum above zero. `before` becomes what lies before the place. `count` if all sums are zero.
+template <u32 count>
+__device__ __forceinline__ u32 place_of(float& before, float target, const float* sums) {
+  float own[count];  // loaded at once, not one after the other
+#pragma unroll
+  for (u32 i = 0; i < count; ++i) own[i] = sums[i];
+  u32 place = count;
+  float start = before;
+  bool passed = false;
+#pragma unroll
+  for (u32 i = 0; i < count; ++i) {
+    const bool open = !passed && own[i] > 0.0f;
+    place = open ? i : place;
+    start = open ? before : start;
+    before = open ? before + own[i] : before;
+    passed = before > target;
+  }
+  before = start;
+  return place;
+}
+
+// One block. Each thread keeps the distances of neighbouring sample points, so that adding the threads' sums in order
+// walks through the sample in order: over warps, then over the lanes of one, then over the samples of a lane.
 extern "C" __global__ void __launch_bounds__(256) codebook_seed(
     const u32* __restrict__ sequence,  // record of this sequence: lengths, then part offsets in words
     const float* __restrict__ rotated,  // [middle tokens][1024], after Hadamard
     const float* __restrict__ channel_scales,  // [1024]
-    float* centroids,  // [256][4]
-    float* distances  // [4096], scratch: squared distance to the nearest chosen point
+    float* centroids  // [256][4]
 ) {
-  __shared__ float sums[THREADS];      // squared distances, summed over each thread's run
-  __shared__ float newest[CHANNELS];   // the centroid chosen last
-  __shared__ u32 chosen;               // its sample point; `count` when the sample is used up
+  __shared__ float sums[warps][32];   // squared distances, summed over each thread's samples
+  __shared__ float warp_sums[warps];  // and over each warp's
+  __shared__ float newest[CHANNELS];  // the centroid chosen last
   const u32 points = sequence[AT_MIDDLE_TOKENS] * (WIDTH / CHANNELS);
   const u32 count = min(points, SAMPLE);
-  const u32 run = (count + THREADS - 1) / THREADS;
-  const u32 first = min(threadIdx.x * run, count);
-  const u32 end = min(first + run, count);
+  const u32 first = threadIdx.x * thread_samples;
+  const u32 lane = threadIdx.x % 32;
+  const u32 warp = threadIdx.x / 32;
 
-  if (threadIdx.x < CHANNELS) newest[threadIdx.x] = 0.0f;
-  if (threadIdx.x == 0) {
-    const u32 drawn = static_cast<u32>(uniform_random(SEED, 0) * static_cast<float>(count));
-    chosen = count == 0 ? 0 : min(drawn, count - 1);
+  float point[thread_samples][CHANNELS] = {};
+  float distances[thread_samples];
+#pragma unroll
+  for (u32 i = 0; i < thread_samples; ++i) {
+    // Past the end of the sample there are points at no distance, which are never chosen.
+    distances[i] = first + i < count ? INFINITY : 0.0f;
+    if (first + i < count) load_point(point[i], point_of(first + i, count, points), rotated, channel_scales);
   }
-  __syncthreads();  // the first choice is known
+  const auto choose = [&](u32 sample) {
+#pragma unroll
+    for (u32 i = 0; i < thread_samples; ++i) {
+      if (first + i != sample || sample >= count) continue;
+#pragma unroll
+      for (u32 k = 0; k < CHANNELS; ++k) newest[k] = point[i][k];
+    }
+  };
+  if (count > 0) {
+    choose(min(static_cast<u32>(uniform_random(SEED, 0) * static_cast<float>(count)), count - 1));
+  } else if (threadIdx.x < CHANNELS) {
+    newest[threadIdx.x] = 0.0f;
+  }
 
   for (u32 entry = 0; entry < ENTRIES; ++entry) {
-    // Past the end of the sample there is nothing new: `newest` stays, and the entry repeats it (zero for no points).
-    if (threadIdx.x == 0) {
-      if (chosen < count) {
-        float point[CHANNELS];
-        load_point(point, point_of(chosen, count, points), rotated, channel_scales);
-        for (u32 k = 0; k < CHANNELS; ++k) newest[k] = point[k];
-      }
-      for (u32 k = 0; k < CHANNELS; ++k) centroids[entry * CHANNELS + k] = newest[k];
-    }
     __syncthreads();  // the newest centroid is known
-
+    if (threadIdx.x < CHANNELS) centroids[entry * CHANNELS + threadIdx.x] = newest[threadIdx.x];
     float sum = 0.0f;
-    for (u32 sample = first; sample < end; ++sample) {
-      float point[CHANNELS];
-      load_point(point, point_of(sample, count, points), rotated, channel_scales);
+#pragma unroll
+    for (u32 i = 0; i < thread_samples; ++i) {
       float distance = 0.0f;
-      for (u32 k = 0; k < CHANNELS; ++k) distance += (point[k] - newest[k]) * (point[k] - newest[k]);
-      if (entry > 0) distance = fminf(distance, distances[sample]);
-      distances[sample] = distance;
-      sum += distance;
+#pragma unroll
+      for (u32 k = 0; k < CHANNELS; ++k) distance += (point[i][k] - newest[k]) * (point[i][k] - newest[k]);
+      distances[i] = fminf(distances[i], distance);
+      sum += distances[i];
     }
-    sums[threadIdx.x] = sum;
-    __syncthreads();  // all distances to the chosen points are known
+    sums[warp][lane] = sum;
+#pragma unroll
+    for (u32 distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (lane == 0) warp_sums[warp] = sum;
+    __syncthreads();  // all distances to the chosen points are known, and the newest centroid has been read
 
-    // One thread draws: the prefix sum in point order has one rounding, whatever the schedule.
-    if (threadIdx.x == 0) {
-      float total = 0.0f;
-      for (u32 thread = 0; thread < THREADS; ++thread) total += sums[thread];
-      const float target = uniform_random(SEED, entry + 1) * total;
-      u32 next = min(entry + 1, count);  // every point has been chosen, or equals one: the next in order
-      float before = 0.0f;
-      for (u32 thread = 0; thread < THREADS; ++thread) {
-        const float after = before + sums[thread];
-        if (after > target) {
-          const u32 run_end = min((thread + 1) * run, count);
-          for (u32 sample = thread * run; sample < run_end; ++sample) {
-            if (distances[sample] > 0.0f) next = sample;
-            before += distances[sample];
-            if (before > target) break;
-          }
-          break;
-        }
-        before = after;
-      }
-      chosen = next;
+    float total = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < warps; ++i) total += warp_sums[i];
+    const float target = uniform_random(SEED, entry + 1) * total;
+    float before = 0.0f;
+    const u32 chosen_warp = place_of<warps>(before, target, warp_sums);
+    // With all distances zero, every point equals a chosen one: `newest` stays, and the entries to come repeat it.
+    if (warp == chosen_warp) {
+      const u32 chosen_lane = place_of<32>(before, target, sums[warp]);
+      if (lane == chosen_lane) choose(first + place_of<thread_samples>(before, target, distances));
     }
-    __syncthreads();  // the next choice is known
   }
 }

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 192, 768 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 #include "prelude.cuh"
 

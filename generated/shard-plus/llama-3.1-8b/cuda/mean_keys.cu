@@ -32,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(64) mean_keys(
   const u32 tiles = (middle + TILE_TOKENS - 1) / TILE_TOKENS;
   float sum_low = 0.0f;
   float sum_high = 0.0f;
+#pragma unroll 8  // loads in flight together
   for (u32 tile = 0; tile < tiles; ++tile) {
     sum_low += partial_sums[tile * WIDTH + word * 2];
     sum_high += partial_sums[tile * WIDTH + word * 2 + 1];

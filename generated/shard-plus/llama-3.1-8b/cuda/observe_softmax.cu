@@ -14,7 +14,7 @@ constexpr u32 AT_SLIDING_WINDOW = 8;  // in the record, tokens that a query sees
 constexpr u32 AT_QUERY_TOKENS = 9;  // in the record, queries that came with the prompt, of its last tokens
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 OBSERVED_QUERIES = 32;  // queries that are observed, at most: the last ones given
-constexpr u32 SLICES = 4;  // threads that share one sum
+constexpr u32 SLICES = 4;  // threads, or blocks, that share one sum
 
 constexpr u32 HEAD_WORDS = HEAD_DIM / 2;
 

@@ -11,7 +11,7 @@ const HEADS = 32u;  // query heads
 const GROUP_SIZE = 4u;  // query heads that share a KV head
 const HADAMARD_BLOCK = 128u;  // channels of one Hadamard block
 const HADAMARD_SCALE = 0.0883883461;  // 1 / sqrt(HADAMARD_BLOCK)
-const THREADS = 128u;  // threads of a block
+const THREADS = 256u;  // threads of a block
 const WORK_ITEM_WORDS = 6u;  // words of a work item
 const PARTIAL_WORDS = 1040u;  // numbers of one partial result
 
@@ -29,9 +29,10 @@ fn butterfly(a: f32, b: f32) -> vec2f {
 }
 
 // One block merges one row, if its work item is the row's first; the blocks of the other splits have nothing to do.
-// A thread owns one channel. Hadamard-space sums of all splits share one inverse transform.
+// A thread owns some (head, channel) pairs. Hadamard-space sums of all splits share one inverse transform.
 
 const PARTIAL_ROW = HEAD_DIM + 2u;  // output, then maximum and weight sum
+const OWN_PAIRS = (GROUP_SIZE * HEAD_DIM + THREADS - 1u) / THREADS;
 
 // The exponent of a token that is not seen: below every other, and finite, as WGSL has no infinity.
 const MASKED = -1e30;
@@ -81,12 +82,22 @@ fn transform_heads(thread: u32) {
   workgroupBarrier();  // the rows are scaled
 }
 
-// Where the partial result of a work item, a space (0 Hadamard, 1 exact) and a query head begins.
-fn partial_row(item: u32, space: u32, h: u32) -> u32 {
-  return item * PARTIAL_WORDS + (space * GROUP_SIZE + h) * PARTIAL_ROW;
+// The same number of four splits from `split` on; the last split's where there are fewer.
+fn of_splits(first_item: u32, split: u32, splits: u32, at: u32) -> vec4f {
+  let last = splits - 1u;
+  return vec4f(
+    partials[(first_item + min(split, last)) * PARTIAL_WORDS + at],
+    partials[(first_item + min(split + 1u, last)) * PARTIAL_WORDS + at],
+    partials[(first_item + min(split + 2u, last)) * PARTIAL_WORDS + at],
+    partials[(first_item + min(split + 3u, last)) * PARTIAL_WORDS + at],
+  );
 }
 
-@compute @workgroup_size(128)
+fn largest_of(v: vec4f) -> f32 {
+  return max(max(v.x, v.y), max(v.z, v.w));
+}
+
+@compute @workgroup_size(256)
 fn attend_merge(
   @builtin(workgroup_id) block: vec3u,
   @builtin(local_invocation_index) thread: u32,
@@ -96,35 +107,48 @@ fn attend_merge(
   if (own.split != 0u) {
     return;
   }
-  let channel = min(thread, HEAD_DIM - 1u);
-  let owner = thread < HEAD_DIM;
-  var exact: array<f32, GROUP_SIZE>;
-  var weights: array<f32, GROUP_SIZE>;
-  for (var h = 0u; h < GROUP_SIZE; h++) {
+  var exact: array<f32, OWN_PAIRS>;
+  var weights: array<f32, OWN_PAIRS>;
+  for (var n = 0u; n < OWN_PAIRS; n++) {
+    let i = min(thread + n * THREADS, GROUP_SIZE * HEAD_DIM - 1u);
+    let channel = i % HEAD_DIM;
+    let hadamard_row = i / HEAD_DIM * PARTIAL_ROW;
+    let exact_row = hadamard_row + GROUP_SIZE * PARTIAL_ROW;
     var maximum = MASKED;
-    for (var part = 0u; part < own.splits * 2u; part++) {
-      maximum = max(maximum, partials[partial_row(item + part / 2u, part % 2u, h) + HEAD_DIM]);
+    var sums = vec3f(0.0);  // of Hadamard space, of exact tokens, of weights
+    // Four splits at a time: all of their numbers are on their way before the first is waited for.
+    for (var split = 0u; split < own.splits; split += 4u) {
+      let seen = vec4u(split) + vec4u(0u, 1u, 2u, 3u) < vec4u(own.splits);
+      let hadamard_maxima = select(vec4f(MASKED), of_splits(item, split, own.splits, hadamard_row + HEAD_DIM), seen);
+      let exact_maxima = select(vec4f(MASKED), of_splits(item, split, own.splits, exact_row + HEAD_DIM), seen);
+      let hadamard_weights = of_splits(item, split, own.splits, hadamard_row + HEAD_DIM + 1u);
+      let exact_weights = of_splits(item, split, own.splits, exact_row + HEAD_DIM + 1u);
+      let hadamard_terms = of_splits(item, split, own.splits, hadamard_row + channel);
+      let exact_terms = of_splits(item, split, own.splits, exact_row + channel);
+      let top = max(maximum, max(largest_of(hadamard_maxima), largest_of(exact_maxima)));
+      let hadamard_scales = exp2(hadamard_maxima - top);
+      let exact_scales = exp2(exact_maxima - top);
+      sums = sums * exp2(maximum - top) + vec3f(
+        dot(hadamard_scales, hadamard_terms),
+        dot(exact_scales, exact_terms),
+        dot(hadamard_scales, hadamard_weights) + dot(exact_scales, exact_weights),
+      );
+      maximum = top;
     }
-    var sums = vec2f(0.0);  // by space
-    for (var part = 0u; part < own.splits * 2u; part++) {
-      let row = partial_row(item + part / 2u, part % 2u, h);
-      let scale = exp2(partials[row + HEAD_DIM] - maximum);
-      let term = partials[row + channel] * scale;
-      sums += select(vec2f(term, 0.0), vec2f(0.0, term), part % 2u == 1u);
-      weights[h] += partials[row + HEAD_DIM + 1u] * scale;
-    }
-    exact[h] = sums.y;
-    if (owner) {
-      head_rows[channel * GROUP_SIZE + h] = sums.x;
+    exact[n] = sums.y;
+    weights[n] = sums.z;
+    if (thread + n * THREADS < GROUP_SIZE * HEAD_DIM) {
+      head_rows[channel * GROUP_SIZE + i / HEAD_DIM] = sums.x;
     }
   }
   transform_heads(thread);
-  if (owner) {
-    for (var h = 0u; h < GROUP_SIZE; h++) {
-      let sum = head_rows[channel * GROUP_SIZE + h] + exact[h];
+  for (var n = 0u; n < OWN_PAIRS; n++) {
+    let i = thread + n * THREADS;
+    if (i < GROUP_SIZE * HEAD_DIM) {
+      let sum = head_rows[i % HEAD_DIM * GROUP_SIZE + i / HEAD_DIM] + exact[n];
       // A row without tokens has no weight: it stays zero.
-      let scale = select(0.0, 1.0 / max(weights[h], 1e-30), weights[h] > 0.0);
-      output[(own.row * HEADS + own.kv_head * GROUP_SIZE + h) * HEAD_DIM + channel] = sum * scale;
+      let scale = select(0.0, 1.0 / max(weights[n], 1e-30), weights[n] > 0.0);
+      output[(own.row * HEADS + own.kv_head * GROUP_SIZE) * HEAD_DIM + i] = sum * scale;
     }
   }
 }

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 192, 768 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const CHANNELS = 4u;  // channels of a value vector
@@ -21,7 +21,7 @@ const SAMPLE = 4096u;  // points of the k-means++ sample, at most
 @group(0) @binding(2) var<storage, read> channel_scales: array<f32>;
 // [256][4]
 @group(0) @binding(3) var<storage, read_write> centroids: array<f32>;
-// [4096], scratch: squared distance to the nearest chosen point
+// [4096], squared, to the nearest chosen point
 @group(0) @binding(4) var<storage, read_write> distances: array<f32>;
 
 // dsl/random.ts:4 hashBits

@@ -12,7 +12,7 @@ const AT_SLIDING_WINDOW = 8u;  // in the record, tokens that a query sees, itsel
 const AT_QUERY_TOKENS = 9u;  // in the record, queries that came with the prompt, of its last tokens
 const THREADS = 256u;  // threads of a block
 const OBSERVED_QUERIES = 32u;  // queries that are observed, at most: the last ones given
-const SLICES = 4u;  // threads that share one sum
+const SLICES = 4u;  // threads, or blocks, that share one sum
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

@@ -16,7 +16,7 @@ const THREADS = 256u;  // threads of a block
 const TILE_TOKENS = 32u;  // tokens of a tile
 const TOKEN_STRIDE = 65u;  // words from one token of a tile to the next; odd, to spread them over the banks
 const OBSERVED_QUERIES = 32u;  // queries that are observed, at most: the last ones given
-const SLICES = 8u;  // threads that share one sum
+const SLICES = 8u;  // threads, or blocks, that share one sum
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

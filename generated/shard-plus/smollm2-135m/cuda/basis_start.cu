@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tile = 16
+// tunables: choleskyQr = 1, sharedMatrix = 1
 
 #include "prelude.cuh"
 

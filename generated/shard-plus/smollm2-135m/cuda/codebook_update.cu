@@ -1,9 +1,9 @@
-// codebook_update: New centroids from the sums, block by block in order; an empty cell keeps its centroid.
+// codebook_update: New centroids from the sums, always in the same order; an empty cell keeps its centroid.
 // Stage codebook of scheme shard-plus for smollm2-135m. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 #include "prelude.cuh"
 
@@ -11,29 +11,39 @@ constexpr u32 WIDTH = 192;  // KV_HEADS * HEAD_DIM
 constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
-constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 POINTS_PER_BLOCK = 1024;  // points that a block assigns
+constexpr u32 THREADS = 128;  // threads of a block
+constexpr u32 POINTS_PER_BLOCK = 2048;  // points that a block assigns
 
-// One entry a thread: the mean of its members over all blocks, block by block in order.
-extern "C" __global__ void __launch_bounds__(64) codebook_update(
+constexpr u32 cell_words = CHANNELS + 1;
+
+// One entry a block: the mean of its members over all chunks. Thread t adds chunks t, t + THREADS, ..., and the threads
+// are added in pairs: the same order on every run.
+extern "C" __global__ void __launch_bounds__(128) codebook_update(
     const u32* __restrict__ sequence,  // record of this sequence: lengths, then part offsets in words
     const float* __restrict__ partial_cells,  // [blocks][256][5]: sums, then the weight
     float* centroids  // [256][4]
 ) {
-  const u32 entry = blockIdx.x * THREADS + threadIdx.x;
-  if (entry >= ENTRIES) return;
-
+  __shared__ float sums[THREADS / 32][cell_words];
   const u32 points = sequence[AT_MIDDLE_TOKENS] * (WIDTH / CHANNELS);
-  const u32 blocks = (points + POINTS_PER_BLOCK - 1) / POINTS_PER_BLOCK;
-  float sum[CHANNELS] = {};
-  float members = 0.0f;
-  for (u32 block = 0; block < blocks; ++block) {
-    const float* cell = partial_cells + (block * ENTRIES + entry) * (CHANNELS + 1);
+  const u32 chunks = (points + POINTS_PER_BLOCK - 1) / POINTS_PER_BLOCK;
+  float sum[cell_words] = {};
+  for (u32 chunk = threadIdx.x; chunk < chunks; chunk += THREADS) {
+    const float* cell = partial_cells + (chunk * ENTRIES + blockIdx.x) * cell_words;
 #pragma unroll
-    for (u32 k = 0; k < CHANNELS; ++k) sum[k] += cell[k];
-    members += cell[CHANNELS];
+    for (u32 k = 0; k < cell_words; ++k) sum[k] += cell[k];
   }
-  if (members == 0.0f) return;  // an empty cell keeps its centroid
 #pragma unroll
-  for (u32 k = 0; k < CHANNELS; ++k) centroids[entry * CHANNELS + k] = sum[k] / members;
+  for (u32 k = 0; k < cell_words; ++k) {
+#pragma unroll
+    for (u32 distance = 16; distance > 0; distance /= 2) sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], distance);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32][k] = sum[k];
+  }
+  __syncthreads();  // every warp's sums are there
+
+  float members = 0.0f;
+  for (u32 warp = 0; warp < THREADS / 32; ++warp) members += sums[warp][CHANNELS];
+  if (threadIdx.x >= CHANNELS || members == 0.0f) return;  // an empty cell keeps its centroid
+  float total = 0.0f;
+  for (u32 warp = 0; warp < THREADS / 32; ++warp) total += sums[warp][threadIdx.x];
+  centroids[blockIdx.x * CHANNELS + threadIdx.x] = total / members;
 }

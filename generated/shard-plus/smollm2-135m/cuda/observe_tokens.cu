@@ -18,7 +18,7 @@ constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 constexpr u32 TOKEN_STRIDE = 33;  // words from one token of a tile to the next; odd, to spread them over the banks
 constexpr u32 OBSERVED_QUERIES = 32;  // queries that are observed, at most: the last ones given
-constexpr u32 SLICES = 8;  // threads that share one sum
+constexpr u32 SLICES = 8;  // threads, or blocks, that share one sum
 
 constexpr u32 HEAD_WORDS = HEAD_DIM / 2;
 

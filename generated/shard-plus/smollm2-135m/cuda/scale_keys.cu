@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 16
+// tunables: tileTokens = 64
 
 #include "prelude.cuh"
 
@@ -12,7 +12,7 @@ constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the 
 constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f16 [32 components]
 constexpr u32 AT_KEY_WIDTHS = 26;  // in the record, first word of keyWidths: u32 [2 groups of 16 components]: first bit in the row * 16 + bits a component
 constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
+constexpr u32 TILE_TOKENS = 64;  // tokens of a tile
 
 // dsl/codecs/midRise.ts:12 midRiseStep
 // The step of a component, stored as f16 and saturated: its range over 2^bits levels.
@@ -48,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(64) scale_keys(
   float sum_high = 0.0f;
   float largest_low = 0.0f;
   float largest_high = 0.0f;
+#pragma unroll 8  // loads in flight together
   for (u32 tile = 0; tile < tiles; ++tile) {
     largest_low = fmaxf(largest_low, partial_maxima[tile * RANK + word * 2]);
     largest_high = fmaxf(largest_high, partial_maxima[tile * RANK + word * 2 + 1]);

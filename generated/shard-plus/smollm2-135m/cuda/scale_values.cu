@@ -37,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(64) scale_values(
   const u32 tiles = (sequence[AT_MIDDLE_TOKENS] + TILE_TOKENS - 1) / TILE_TOKENS;
   float largest_low = 0.0f;
   float largest_high = 0.0f;
+#pragma unroll 8  // loads in flight together
   for (u32 tile = 0; tile < tiles; ++tile) {
     largest_low = fmaxf(largest_low, partial_maxima[tile * WIDTH + word * 2]);
     largest_high = fmaxf(largest_high, partial_maxima[tile * WIDTH + word * 2 + 1]);

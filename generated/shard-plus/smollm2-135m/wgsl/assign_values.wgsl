@@ -1,9 +1,9 @@
-// assign_values: The index of the nearest stored f16 entry for every vector; four indices, one word, a thread.
+// assign_values: The index of the nearest stored f16 entry for every vector; four indices are a word.
 // Stage codebook of scheme shard-plus for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 32, 128 bits a token, group 16, i8 basis, weighted by queries)
 // values: hadamard, channelMax, vq(4 channels, 256 entries, unbiased)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
 const CHANNELS = 4u;  // channels of a value vector

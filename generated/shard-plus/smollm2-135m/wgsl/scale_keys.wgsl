@@ -23,6 +23,23 @@ const TILE_TOKENS = 16u;  // tokens of a tile
 // [32], rounded to f16
 @group(0) @binding(4) var<storage, read_write> scales: array<f32>;
 
+// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
+}
+
 // dsl/codecs/midRise.ts:12 midRiseStep
 // The step of a component, stored as f16 and saturated: its range over 2^bits levels.
 fn mid_rise_step(max_abs: f32, mean_abs: f32, bits: u32) -> f32 {
@@ -32,7 +49,7 @@ fn mid_rise_step(max_abs: f32, mean_abs: f32, bits: u32) -> f32 {
   } else if (bits > 1u) {
     step = 2.0 * max_abs / f32(1u << bits);
   }
-  return unpack2x16float(pack2x16float(vec2f(min(step, 65504.0), 0.0))).x;
+  return round_to_half(min(step, 65504.0));
 }
 
 // The step of a component, by the width that its group of 16 was given.

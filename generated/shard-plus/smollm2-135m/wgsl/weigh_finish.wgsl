@@ -25,6 +25,23 @@ const OBSERVED_QUERIES = 32u;  // queries that are observed, at most: the last o
 // [192], rounded to f16
 @group(0) @binding(4) var<storage, read_write> weights: array<f32>;
 
+// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
+}
+
 // dsl/codecs/unrope.ts:42 firstOfPair, rotated = 32, pairs = 32, interleaved = 0
 // The first channel of a pair.
 fn first_of_pair_32_32_0(pair: u32) -> u32 {
@@ -44,7 +61,7 @@ fn pair_weight(root_mean_square: f32, largest: f32) -> f32 {
   if (largest > 0.0) {
     weight = max(root_mean_square / largest, 0.001);
   }
-  return unpack2x16float(pack2x16float(vec2f(weight, 0.0))).x;
+  return round_to_half(weight);
 }
 
 var<workgroup> partial: array<f32, THREADS>;

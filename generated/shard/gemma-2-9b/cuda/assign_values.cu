@@ -1,9 +1,9 @@
-// assign_values: The index of the nearest stored f16 entry for every vector; four indices, one word, a thread.
+// assign_values: The index of the nearest stored f16 entry for every vector; four indices are a word.
 // Stage codebook of scheme shard for gemma-2-9b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 384, bits 4/4/4/4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 #include "prelude.cuh"
 
@@ -16,87 +16,157 @@ constexpr u32 AT_VALUE_CODES = 19;  // in the record, first word of valueCodes: 
 constexpr u32 AT_CODEBOOK = 20;  // in the record, first word of codebook: f16 [256 entries][4]
 constexpr u32 THREADS = 128;  // threads of a block
 
-__device__ __forceinline__ float vector_dot(float2 a, float2 b) { return a.x * b.x + a.y * b.y; }
-__device__ __forceinline__ float2 vector_add(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
-__device__ __forceinline__ float2 vector_subtract(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
-__device__ __forceinline__ float2 vector_multiply(float2 a, float2 b) { return make_float2(a.x * b.x, a.y * b.y); }
-__device__ __forceinline__ float2 vector_scale(float2 a, float factor) { return make_float2(a.x * factor, a.y * factor); }
-__device__ __forceinline__ float vector_dot(float3 a, float3 b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
-__device__ __forceinline__ float3 vector_add(float3 a, float3 b) { return make_float3(a.x + b.x, a.y + b.y, a.z + b.z); }
-__device__ __forceinline__ float3 vector_subtract(float3 a, float3 b) { return make_float3(a.x - b.x, a.y - b.y, a.z - b.z); }
-__device__ __forceinline__ float3 vector_multiply(float3 a, float3 b) { return make_float3(a.x * b.x, a.y * b.y, a.z * b.z); }
-__device__ __forceinline__ float3 vector_scale(float3 a, float factor) { return make_float3(a.x * factor, a.y * factor, a.z * factor); }
-__device__ __forceinline__ float vector_dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
-__device__ __forceinline__ float4 vector_add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-__device__ __forceinline__ float4 vector_subtract(float4 a, float4 b) { return make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w); }
-__device__ __forceinline__ float4 vector_multiply(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
-__device__ __forceinline__ float4 vector_scale(float4 a, float factor) { return make_float4(a.x * factor, a.y * factor, a.z * factor, a.w * factor); }
-
-// dsl/codecs/vq.ts:57 centroidDistances, channels = 4
-// Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
-template <typename Centroids>
-__device__ __forceinline__ float4 centroid_distances_4(float4 (&points)[4], u32 entry, Centroids centroids) {
-  float4 distances = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  #pragma unroll
-  for (u32 k = 0u; k < 4u; k++) {
-    const float centroid = centroids(entry * 4u + k);
-    const float4 differences = vector_subtract(points[k], make_float4(centroid, centroid, centroid, centroid));
-    distances = vector_add(distances, vector_multiply(differences, differences));
-  }
-  return distances;
-}
-
-// dsl/codecs/vq.ts:77 nearestCentroids, channels = 4, entries = 256
-// Indices of the nearest codebook entries of four points; the lowest on ties.
-template <typename Centroids>
-__device__ __forceinline__ uint4 nearest_centroids_4_256(float4 (&points)[4], Centroids centroids) {
-  uint4 best = make_uint4(0u, 0u, 0u, 0u);
-  float4 least = centroid_distances_4(points, 0u, centroids);
-  for (u32 entry = 1u; entry < 256u; entry++) {
-    const float4 distances = centroid_distances_4(points, entry, centroids);
-    best = make_uint4(distances.x < least.x ? entry : best.x, distances.y < least.y ? entry : best.y, distances.z < least.z ? entry : best.z, distances.w < least.w ? entry : best.w);
-    least = make_float4(fminf(distances.x, least.x), fminf(distances.y, least.y), fminf(distances.z, least.z), fminf(distances.w, least.w));
-  }
-  return best;
-}
-
 // Element `index` of an f16 array held two a word.
 __device__ __forceinline__ float half_at(const u32* words, u32 index) {
   const u32 word = words[index / 2];
   return half_to_float(static_cast<u16>(index % 2 == 0 ? word & 0xffffu : word >> 16));
 }
 
-// Four neighbouring vectors of the middle values, channel k of all four in points[k], each channel over its scale.
-// Vectors lie in the order [token][vector of the row]; places past the last vector repeat it.
-__device__ __forceinline__ void load_points(
-    float4 (&points)[CHANNELS], u32 first, u32 last, const float* __restrict__ rotated, const float* __restrict__ channel_scales) {
-  const auto channel = [&](u32 vector, u32 k) {
-    const u32 at = min(vector, last) * CHANNELS + k;
-    return rotated[at] / channel_scales[at % WIDTH];
-  };
+// Vector `index` of the middle values, each channel over its scale. Vectors lie in the order [token][vector of the
+// row], so that `index` counts CHANNELS channels at a time through the whole array.
+__device__ __forceinline__ void load_point(
+    float (&point)[CHANNELS], u32 index, const float* __restrict__ rotated, const float* __restrict__ channel_scales) {
 #pragma unroll
   for (u32 k = 0; k < CHANNELS; ++k) {
-    points[k] = make_float4(channel(first, k), channel(first + 1, k), channel(first + 2, k), channel(first + 3, k));
+    const u32 at = index * CHANNELS + k;
+    point[k] = rotated[at] / channel_scales[at % WIDTH];
   }
 }
 
-// Four neighbouring vectors a thread: one word of indices.
+constexpr u32 group_entries = 8;  // entries whose smallest distance is found before it is compared with the best
+
+constexpr u32 group_words = group_entries * CHANNELS + 4;  // not a multiple of 32: lanes read groups of their own
+constexpr u32 entry_words = ENTRIES / group_entries * group_words;
+
+// Where an entry lies in shared memory.
+__device__ __forceinline__ u32 entry_at(u32 entry) {
+  return entry / group_entries * group_words + entry % group_entries * CHANNELS;
+}
+
+// Takes an entry of a group for the nearest if it is nearer; distances from the differences, exact to float32.
+__device__ __forceinline__ void look_at_group(
+    u32& nearest, float& least, const float (&point)[CHANNELS], const float* entries, u32 group) {
+#pragma unroll
+  for (u32 j = 0; j < group_entries; ++j) {
+    const float* entry = entries + group * group_words + j * CHANNELS;
+    float distance = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS; ++k) distance += (point[k] - entry[k]) * (point[k] - entry[k]);
+    if (distance < least) nearest = group * group_entries + j;
+    least = fminf(least, distance);
+  }
+}
+
+// Half of the squared length of every entry, and over all the largest, whose bits the caller has set to zero. Needs a
+// barrier before and after.
+__device__ __forceinline__ void measure_entries(const float* entries, float* half_norms, u32* largest_norm) {
+  for (u32 entry = threadIdx.x; entry < ENTRIES; entry += THREADS) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS; ++k) sum += entries[entry_at(entry) + k] * entries[entry_at(entry) + k];
+    half_norms[entry] = 0.5f * sum;
+    atomicMax(largest_norm, __float_as_uint(0.5f * sum));  // bits of numbers from zero on are in their order
+  }
+}
+
+// The nearest entry of every point. half |c|^2 - x.c orders entries as the distance does and costs half as much, but
+// cancels: it only chooses a group of entries, and where a second group comes within its rounding, all are looked at.
+template <u32 count>
+__device__ __forceinline__ void nearest_entries(
+    u32 (&found)[count], const float (&points)[count][CHANNELS], const float* entries, const float* half_norms,
+    float largest_norm) {
+  float least[count];
+  float second[count];  // of the other groups
+#pragma unroll
+  for (u32 i = 0; i < count; ++i) {
+    least[i] = INFINITY;
+    second[i] = INFINITY;
+    found[i] = 0;
+  }
+#pragma unroll 1
+  for (u32 group = 0; group < ENTRIES / group_entries; ++group) {
+    float smallest[count];
+#pragma unroll
+    for (u32 i = 0; i < count; ++i) smallest[i] = INFINITY;
+#pragma unroll
+    for (u32 j = 0; j < group_entries; ++j) {
+      const float* entry = entries + group * group_words + j * CHANNELS;
+      float channel[CHANNELS];
+#pragma unroll
+      for (u32 k = 0; k < CHANNELS; ++k) channel[k] = entry[k];
+      const float half_norm = half_norms[group * group_entries + j];
+#pragma unroll
+      for (u32 i = 0; i < count; ++i) {
+        float value = half_norm;
+#pragma unroll
+        for (u32 k = 0; k < CHANNELS; ++k) value -= points[i][k] * channel[k];
+        smallest[i] = fminf(smallest[i], value);
+      }
+    }
+#pragma unroll
+    for (u32 i = 0; i < count; ++i) {
+      if (smallest[i] < least[i]) found[i] = group;
+      second[i] = fminf(second[i], fmaxf(least[i], smallest[i]));
+      least[i] = fminf(least[i], smallest[i]);
+    }
+  }
+#pragma unroll
+  for (u32 i = 0; i < count; ++i) {
+    float norm = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS; ++k) norm += points[i][k] * points[i][k];
+    // Each value is off by less than CHANNELS + 2 roundings of at most norm + largest_norm.
+    const float margin = 1e-6f * (norm + largest_norm);
+    const bool sure = second[i] - least[i] > margin;
+    u32 nearest = 0;
+    float distance = INFINITY;
+    if (sure) {
+      look_at_group(nearest, distance, points[i], entries, found[i]);
+    } else {
+#pragma unroll 1
+      for (u32 group = 0; group < ENTRIES / group_entries; ++group) {
+        look_at_group(nearest, distance, points[i], entries, group);
+      }
+    }
+    found[i] = nearest;
+  }
+}
+
+constexpr u32 thread_points = CHANNELS == 8 ? 4 : 8;
+
+// Four neighbouring vectors a word of indices, one word or two a thread.
 extern "C" __global__ void __launch_bounds__(128) assign_values(
     const u32* __restrict__ sequence,  // record of this sequence: lengths, then part offsets in words
     const float* __restrict__ rotated,  // [middle tokens][2048], after Hadamard
     const float* __restrict__ channel_scales,  // [2048]
     u32* cache  // all compressed parts of all sequences; offsets come from the record
 ) {
-  __shared__ float entries[ENTRIES * CHANNELS];  // as stored, rounded to f16
+  __shared__ __align__(16) float entries[entry_words];  // as stored, rounded to f16
+  __shared__ float half_norms[ENTRIES];
+  __shared__ u32 largest_norm;
   const u32* stored = cache + sequence[AT_CODEBOOK];
-  for (u32 i = threadIdx.x; i < ENTRIES * CHANNELS; i += THREADS) entries[i] = half_at(stored, i);
+  for (u32 i = threadIdx.x; i < ENTRIES * CHANNELS; i += THREADS) {
+    entries[entry_at(i / CHANNELS) + i % CHANNELS] = half_at(stored, i);
+  }
+  if (threadIdx.x == 0) largest_norm = 0;
   __syncthreads();  // the codebook is in shared memory
+  measure_entries(entries, half_norms, &largest_norm);
+  __syncthreads();  // the entries are measured
 
-  const u32 word = blockIdx.x * THREADS + threadIdx.x;
   const u32 words = sequence[AT_MIDDLE_TOKENS] * VALUE_ROW_WORDS;
-  if (word >= words) return;
-  float4 four[CHANNELS];
-  load_points(four, word * 4, words * 4 - 1, rotated, channel_scales);
-  const uint4 found = nearest_centroids_4_256(four, [&](u32 at) { return entries[at]; });
-  cache[sequence[AT_VALUE_CODES] + word] = found.x | found.y << 8 | found.z << 16 | found.w << 24;
+  const u32 first = blockIdx.x * (THREADS * thread_points / 4) + threadIdx.x;  // then THREADS words further
+  float point[thread_points][CHANNELS];
+#pragma unroll
+  for (u32 i = 0; i < thread_points; ++i) {
+    const u32 word = first + i / 4 * THREADS;
+    load_point(point[i], min(word * 4 + i % 4, words * 4 - 1), rotated, channel_scales);
+  }
+  u32 found[thread_points];
+  nearest_entries(found, point, entries, half_norms, __uint_as_float(largest_norm));
+#pragma unroll
+  for (u32 i = 0; i < thread_points; i += 4) {
+    const u32 word = first + i / 4 * THREADS;
+    if (word >= words) continue;
+    cache[sequence[AT_VALUE_CODES] + word] = found[i] | found[i + 1] << 8 | found[i + 2] << 16 | found[i + 3] << 24;
+  }
 }

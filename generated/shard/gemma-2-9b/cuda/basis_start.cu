@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 384, bits 4/4/4/4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tile = 16
+// tunables: choleskyQr = 0, sharedMatrix = 0
 
 #include "prelude.cuh"
 

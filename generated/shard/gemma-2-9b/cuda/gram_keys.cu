@@ -1,70 +1,129 @@
-// gram_keys: One tile of the matrix a block; only tiles on or above the diagonal are computed, both halves are written.
+// gram_keys: One tile of the matrix over one slice of the tokens a block; only tiles on or above the diagonal.
 // Stage gram of scheme shard for gemma-2-9b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 384, bits 4/4/4/4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tile = 32, tileTokens = 16
+// tunables: perThread = 4
 
 #include "prelude.cuh"
 
 constexpr u32 WIDTH = 2048;  // KV_HEADS * HEAD_DIM
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 TILE = 32;  // rows and columns of a matrix tile
-constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
-constexpr u32 PER_THREAD = 4;  // matrix entries of a thread
+constexpr u32 TILE = 64;  // rows and columns of a matrix tile
+constexpr u32 PER_THREAD = 4;  // rows and columns of a tile that a thread holds, or rows of one column
+constexpr u32 SLICES = 2;  // threads, or blocks, that share one sum
 
-// One TILE x TILE tile of the matrix a block; PER_THREAD entries of one column a thread.
+constexpr u32 depth = 32;  // terms of a sum that are staged at a time: enough work to hide the loads of the next ones
+
+// Adds terms first to end - 1 of a tile of a matrix product: (rows * 16) x (columns * 16) entries by 256 threads as
+// 16 x 16, neighbouring entries a thread. `left(k, row)` and `right(k, column)` are the factors of term k; neighbouring
+// threads ask for neighbouring rows, or terms where `left_along_terms`, as these lie side by side in memory. Two stages
+// take turns, so that the loads of one run beside the products of the other.
+template <u32 rows, u32 columns, bool left_along_terms, typename Left, typename Right>
+__device__ __forceinline__ void add_tile_product(
+    float (&total)[rows][columns], float (&left_stages)[2][depth][rows * 16 + 4],
+    float (&right_stages)[2][depth][columns * 16 + 4], u32 first, u32 end, const Left& left, const Right& right) {
+  if (first >= end) return;
+
+  const u32 x = threadIdx.x % 16 * columns;
+  const u32 y = threadIdx.x / 16 * rows;
+  constexpr u32 parts = depth / 16;
+  float next_left[rows * parts];
+  float next_right[columns * parts];
+  const auto left_term = [](u32 i) { return left_along_terms ? i % depth : i / (rows * 16); };
+  const auto left_row = [](u32 i) { return left_along_terms ? i / depth : i % (rows * 16); };
+  const auto load = [&](u32 at) {
+#pragma unroll
+    for (u32 part = 0; part < rows * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      const u32 k = at + left_term(i);
+      next_left[part] = k < end ? left(k, left_row(i)) : 0.0f;
+    }
+#pragma unroll
+    for (u32 part = 0; part < columns * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      const u32 k = at + i / (columns * 16);
+      next_right[part] = k < end ? right(k, i % (columns * 16)) : 0.0f;
+    }
+  };
+  const auto store = [&](u32 stage) {
+#pragma unroll
+    for (u32 part = 0; part < rows * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      left_stages[stage][left_term(i)][left_row(i)] = next_left[part];
+    }
+#pragma unroll
+    for (u32 part = 0; part < columns * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      right_stages[stage][i / (columns * 16)][i % (columns * 16)] = next_right[part];
+    }
+  };
+
+  load(first);
+  store(0);
+  __syncthreads();  // the first stage is filled
+  u32 stage = 0;
+  for (u32 at = first; at < end; at += depth) {
+    const bool more = at + depth < end;
+    if (more) load(at + depth);
+#pragma unroll
+    for (u32 k = 0; k < depth; ++k) {
+      float left_factors[rows];
+      float right_factors[columns];
+#pragma unroll
+      for (u32 r = 0; r < rows; ++r) left_factors[r] = left_stages[stage][k][y + r];
+#pragma unroll
+      for (u32 c = 0; c < columns; ++c) right_factors[c] = right_stages[stage][k][x + c];
+#pragma unroll
+      for (u32 r = 0; r < rows; ++r) {
+#pragma unroll
+        for (u32 c = 0; c < columns; ++c) total[r][c] += left_factors[r] * right_factors[c];
+      }
+    }
+    stage ^= 1;
+    if (more) store(stage);
+    __syncthreads();  // the next stage is filled, and this one has been used
+  }
+}
+
+// One TILE x TILE tile of the matrix over one slice of the tokens a block; PER_THREAD x PER_THREAD entries a thread.
 extern "C" __global__ void __launch_bounds__(256) gram_keys(
     const u32* __restrict__ sequence,  // record of this sequence: lengths, then part offsets in words
     const float* __restrict__ plain,  // [middle tokens][2048], before RoPE
     const float* __restrict__ mean,  // [2048]
-    float* gram  // [2048][2048], divided by the middle tokens; zero for an empty middle
+    float* partial_gram  // [2 slices of the tokens][2048][2048], sums; on and above the diagonal
 ) {
-  constexpr u32 row_step = THREADS / TILE;
-  __shared__ float left[TILE_TOKENS][TILE];   // centred keys, channels of the tile's rows
-  __shared__ float right[TILE_TOKENS][TILE];  // centred keys, channels of the tile's columns
+  __shared__ __align__(16) float left[2][depth][TILE + 4];   // centred keys, channels of the tile's rows
+  __shared__ __align__(16) float right[2][depth][TILE + 4];  // centred keys, channels of the tile's columns
   // The matrix is symmetric: blocks below the diagonal have nothing to do.
   if (blockIdx.x < blockIdx.y) return;
 
   const u32 middle = sequence[AT_MIDDLE_TOKENS];
+  const u32 share = (middle + SLICES - 1) / SLICES;
+  const u32 first = min(blockIdx.z * share, middle);
   const u32 first_row = blockIdx.y * TILE;
   const u32 first_column = blockIdx.x * TILE;
-  const u32 column = threadIdx.x % TILE;
-  const u32 row = threadIdx.x / TILE;
-  float total[PER_THREAD] = {};
-  for (u32 first = 0; first < middle; first += TILE_TOKENS) {
-    __syncthreads();  // the previous tile of tokens has been used
-    for (u32 i = threadIdx.x; i < TILE_TOKENS * TILE; i += THREADS) {
-      const u32 token = first + i / TILE;
-      const u32 left_channel = first_row + i % TILE;
-      const u32 right_channel = first_column + i % TILE;
-      const float* key = plain + token * WIDTH;
-      // Past the last token and past the last channel: zeros, which add nothing.
-      left[i / TILE][i % TILE] = token < middle && left_channel < WIDTH ? key[left_channel] - mean[left_channel] : 0.0f;
-      right[i / TILE][i % TILE] = token < middle && right_channel < WIDTH ? key[right_channel] - mean[right_channel] : 0.0f;
-    }
-    __syncthreads();  // both tiles are filled
+  // Past the last channel: zeros, which add nothing.
+  const auto centred = [&](u32 token, u32 channel) {
+    if (channel >= WIDTH) return 0.0f;
+    const float difference = plain[token * WIDTH + channel] - mean[channel];
+    return difference;
+  };
+  const auto left_key = [&](u32 token, u32 row) { return centred(token, first_row + row); };
+  const auto right_key = [&](u32 token, u32 column) { return centred(token, first_column + column); };
+  // Summed by slice first: the rounding error then grows with slices + tokens of a slice, not with their product.
+  float total[PER_THREAD][PER_THREAD] = {};
+  add_tile_product<PER_THREAD, PER_THREAD, false>(total, left, right, first, min(first + share, middle), left_key, right_key);
 
-    // Summed by tile first: the rounding error then grows with tiles + TILE_TOKENS, not with their product.
-    float sum[PER_THREAD] = {};
-    for (u32 token = 0; token < TILE_TOKENS; ++token) {
-      const float factor = right[token][column];
+  float* slice = partial_gram + blockIdx.z * WIDTH * WIDTH;
 #pragma unroll
-      for (u32 k = 0; k < PER_THREAD; ++k) sum[k] += left[token][row + k * row_step] * factor;
+  for (u32 r = 0; r < PER_THREAD; ++r) {
+    const u32 row = first_row + threadIdx.x / 16 * PER_THREAD + r;
+#pragma unroll
+    for (u32 c = 0; c < PER_THREAD; ++c) {
+      const u32 column = first_column + threadIdx.x % 16 * PER_THREAD + c;
+      if (row <= column && column < WIDTH) slice[row * WIDTH + column] = total[r][c];
     }
-#pragma unroll
-    for (u32 k = 0; k < PER_THREAD; ++k) total[k] += sum[k];
-  }
-
-  const float count = static_cast<float>(middle > 0 ? middle : 1u);
-#pragma unroll
-  for (u32 k = 0; k < PER_THREAD; ++k) {
-    const u32 i = first_row + row + k * row_step;
-    const u32 j = first_column + column;
-    // On the diagonal tile, the thread of (i, j) writes (j, i) too, and the thread of (j, i) nothing.
-    if (i > j || j >= WIDTH) continue;
-    gram[i * WIDTH + j] = total[k] / count;
-    gram[j * WIDTH + i] = total[k] / count;
   }
 }

@@ -3,17 +3,92 @@
 // keys:   unrope, pca(rank 384, bits 4/4/4/4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 16
+// tunables: tileTokens = 64
 
 #include "prelude.cuh"
 
 constexpr u32 WIDTH = 2048;  // KV_HEADS * HEAD_DIM
 constexpr u32 RANK = 384;  // components of a key
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
-constexpr u32 TILE = 16;  // rows and columns of a matrix tile
-constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
+constexpr u32 THREADS = 256;  // threads of a block
+constexpr u32 TILE = 64;  // rows and columns of a matrix tile
+constexpr u32 TILE_TOKENS = 64;  // tokens of a tile
+constexpr u32 PER_THREAD = 4;  // rows and columns of a tile that a thread holds, or rows of one column
 
-// One TILE_TOKENS x TILE tile of coefficients a block, one a thread. WIDTH and RANK are multiples of TILE.
+constexpr u32 depth = 32;  // terms of a sum that are staged at a time: enough work to hide the loads of the next ones
+
+// Adds terms first to end - 1 of a tile of a matrix product: (rows * 16) x (columns * 16) entries by 256 threads as
+// 16 x 16, neighbouring entries a thread. `left(k, row)` and `right(k, column)` are the factors of term k; neighbouring
+// threads ask for neighbouring rows, or terms where `left_along_terms`, as these lie side by side in memory. Two stages
+// take turns, so that the loads of one run beside the products of the other.
+template <u32 rows, u32 columns, bool left_along_terms, typename Left, typename Right>
+__device__ __forceinline__ void add_tile_product(
+    float (&total)[rows][columns], float (&left_stages)[2][depth][rows * 16 + 4],
+    float (&right_stages)[2][depth][columns * 16 + 4], u32 first, u32 end, const Left& left, const Right& right) {
+  if (first >= end) return;
+
+  const u32 x = threadIdx.x % 16 * columns;
+  const u32 y = threadIdx.x / 16 * rows;
+  constexpr u32 parts = depth / 16;
+  float next_left[rows * parts];
+  float next_right[columns * parts];
+  const auto left_term = [](u32 i) { return left_along_terms ? i % depth : i / (rows * 16); };
+  const auto left_row = [](u32 i) { return left_along_terms ? i / depth : i % (rows * 16); };
+  const auto load = [&](u32 at) {
+#pragma unroll
+    for (u32 part = 0; part < rows * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      const u32 k = at + left_term(i);
+      next_left[part] = k < end ? left(k, left_row(i)) : 0.0f;
+    }
+#pragma unroll
+    for (u32 part = 0; part < columns * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      const u32 k = at + i / (columns * 16);
+      next_right[part] = k < end ? right(k, i % (columns * 16)) : 0.0f;
+    }
+  };
+  const auto store = [&](u32 stage) {
+#pragma unroll
+    for (u32 part = 0; part < rows * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      left_stages[stage][left_term(i)][left_row(i)] = next_left[part];
+    }
+#pragma unroll
+    for (u32 part = 0; part < columns * parts; ++part) {
+      const u32 i = threadIdx.x + part * THREADS;
+      right_stages[stage][i / (columns * 16)][i % (columns * 16)] = next_right[part];
+    }
+  };
+
+  load(first);
+  store(0);
+  __syncthreads();  // the first stage is filled
+  u32 stage = 0;
+  for (u32 at = first; at < end; at += depth) {
+    const bool more = at + depth < end;
+    if (more) load(at + depth);
+#pragma unroll
+    for (u32 k = 0; k < depth; ++k) {
+      float left_factors[rows];
+      float right_factors[columns];
+#pragma unroll
+      for (u32 r = 0; r < rows; ++r) left_factors[r] = left_stages[stage][k][y + r];
+#pragma unroll
+      for (u32 c = 0; c < columns; ++c) right_factors[c] = right_stages[stage][k][x + c];
+#pragma unroll
+      for (u32 r = 0; r < rows; ++r) {
+#pragma unroll
+        for (u32 c = 0; c < columns; ++c) total[r][c] += left_factors[r] * right_factors[c];
+      }
+    }
+    stage ^= 1;
+    if (more) store(stage);
+    __syncthreads();  // the next stage is filled, and this one has been used
+  }
+}
+
+// A tile of TILE_TOKENS x TILE coefficients a block, PER_THREAD x PER_THREAD a thread.
 extern "C" __global__ void __launch_bounds__(256) project_keys(
     const u32* __restrict__ sequence,  // record of this sequence: lengths, then part offsets in words
     const float* __restrict__ plain,  // [middle tokens][2048], before RoPE
@@ -22,33 +97,48 @@ extern "C" __global__ void __launch_bounds__(256) project_keys(
     float* coefficients,  // [middle tokens][384]
     float* partial_maxima  // [tiles][384]
 ) {
-  __shared__ float centred[TILE_TOKENS][TILE];
-  __shared__ float column_rows[TILE][TILE];
-  __shared__ float magnitudes[TILE_TOKENS][TILE];
+  __shared__ __align__(16) float left[2][depth][TILE_TOKENS + 4];  // centred keys
+  __shared__ __align__(16) float right[2][depth][TILE + 4];        // rows of the basis
+  __shared__ float magnitudes[16][TILE];                           // of every component over the tokens of a thread
   const u32 middle = sequence[AT_MIDDLE_TOKENS];
-  const u32 x = threadIdx.x % TILE;
-  const u32 y = threadIdx.x / TILE;
-  const u32 token = blockIdx.y * TILE_TOKENS + y;
-  const u32 component = blockIdx.x * TILE + x;
-  if (blockIdx.y * TILE_TOKENS >= middle) return;
+  const u32 first_token = blockIdx.y * TILE_TOKENS;
+  const u32 first_component = blockIdx.x * TILE;
+  if (first_token >= middle) return;
 
-  float total = 0.0f;
-  for (u32 first = 0; first < WIDTH; first += TILE) {
-    const u32 channel = first + x;
-    centred[y][x] = token < middle ? plain[token * WIDTH + channel] - mean[channel] : 0.0f;
-    column_rows[y][x] = columns[(first + y) * RANK + component];
-    __syncthreads();  // both tiles are filled
-    float sum = 0.0f;
-    for (u32 k = 0; k < TILE; ++k) sum += centred[y][k] * column_rows[k][x];
-    total += sum;
-    __syncthreads();  // both tiles have been used
+  // Past the last token and component: zeros, which nobody stores.
+  const auto centred = [&](u32 channel, u32 row) {
+    const u32 token = first_token + row;
+    if (token >= middle) return 0.0f;
+    return plain[token * WIDTH + channel] - mean[channel];
+  };
+  const auto basis_entry = [&](u32 channel, u32 column) {
+    const u32 component = first_component + column;
+    return component < RANK ? columns[channel * RANK + component] : 0.0f;
+  };
+  float total[PER_THREAD][PER_THREAD] = {};
+  add_tile_product<PER_THREAD, PER_THREAD, true>(total, left, right, 0, WIDTH, centred, basis_entry);
+
+  const u32 x = threadIdx.x % 16 * PER_THREAD;
+  const u32 y = threadIdx.x / 16;
+#pragma unroll
+  for (u32 c = 0; c < PER_THREAD; ++c) {
+    float largest = 0.0f;
+#pragma unroll
+    for (u32 r = 0; r < PER_THREAD; ++r) {
+      const u32 token = first_token + y * PER_THREAD + r;
+      if (token < middle && first_component + x + c < RANK) {
+        coefficients[token * RANK + first_component + x + c] = total[r][c];
+      }
+      largest = fmaxf(largest, fabsf(total[r][c]));
+    }
+    magnitudes[y][x + c] = largest;
   }
-  if (token < middle) coefficients[token * RANK + component] = total;
-
-  magnitudes[y][x] = fabsf(total);
-  __syncthreads();  // all magnitudes of the tile are there; rows past the last token hold zero
-  if (y > 0) return;
-  float largest = 0.0f;
-  for (u32 row = 0; row < TILE_TOKENS; ++row) largest = fmaxf(largest, magnitudes[row][x]);
-  partial_maxima[blockIdx.y * RANK + component] = largest;
+  __syncthreads();  // every thread's maxima are there
+  const u32 component = first_component + threadIdx.x;
+  const bool finishes = threadIdx.x < TILE && component < RANK;
+  if (finishes) {
+    float largest = 0.0f;
+    for (u32 row = 0; row < 16; ++row) largest = fmaxf(largest, magnitudes[row][threadIdx.x]);
+    partial_maxima[blockIdx.y * RANK + component] = largest;
+  }
 }

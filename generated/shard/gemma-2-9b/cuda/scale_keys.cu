@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 384, bits 4/4/4/4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tileTokens = 16
+// tunables: tileTokens = 64
 
 #include "prelude.cuh"
 
@@ -11,7 +11,7 @@ constexpr u32 RANK = 384;  // components of a key
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
 constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f16 [384 components]
 constexpr u32 THREADS = 64;  // threads of a block
-constexpr u32 TILE_TOKENS = 16;  // tokens of a tile
+constexpr u32 TILE_TOKENS = 64;  // tokens of a tile
 
 // dsl/codecs/pca.ts:119 coefficientScale, bits = 4
 // The scale that maps a component's largest magnitude to the largest code; stored as f16, saturated.
@@ -44,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(64) scale_keys(
   const u32 tiles = (sequence[AT_MIDDLE_TOKENS] + TILE_TOKENS - 1) / TILE_TOKENS;
   float largest_low = 0.0f;
   float largest_high = 0.0f;
+#pragma unroll 8  // loads in flight together
   for (u32 tile = 0; tile < tiles; ++tile) {
     largest_low = fmaxf(largest_low, partial_maxima[tile * RANK + word * 2]);
     largest_high = fmaxf(largest_high, partial_maxima[tile * RANK + word * 2 + 1]);

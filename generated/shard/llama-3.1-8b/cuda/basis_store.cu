@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tile = 16
+// tunables: choleskyQr = 1, sharedMatrix = 1
 
 #include "prelude.cuh"
 
@@ -60,6 +60,7 @@ __device__ __forceinline__ float block_max(float value, float (&scratch)[THREADS
   return largest;
 }
 
+constexpr u32 depth = 16;  // terms of a sum that are staged at a time
 
 // Four columns a block: one int8 word of every row of the stored basis, and two words of scales.
 extern "C" __global__ void __launch_bounds__(256) basis_store(
@@ -70,17 +71,34 @@ extern "C" __global__ void __launch_bounds__(256) basis_store(
     float* columns  // [1024][192], orthonormal, descending eigenvalues
 ) {
   __shared__ float scratch[THREADS];
+  __shared__ float rows[THREADS][depth + 1];  // of the basis; odd in length, to spread them over the banks
+  __shared__ __align__(16) float factors[depth][4];  // of the four columns
   const u32 first = blockIdx.x * 4;
   float largest[4] = {};
-  for (u32 row = threadIdx.x; row < WIDTH; row += THREADS) {
+  for (u32 first_row = 0; first_row < WIDTH; first_row += THREADS) {
     float sum[4] = {};
-    for (u32 k = 0; k < RANK; ++k) {
-      const float factor = basis[row * RANK + k];
+    for (u32 first_term = 0; first_term < RANK; first_term += depth) {
+      __syncthreads();  // the last rows and factors have been used
+      if (threadIdx.x < depth * 4) {
+        factors[threadIdx.x / 4][threadIdx.x % 4] = vectors[(first_term + threadIdx.x / 4) * RANK + first + threadIdx.x % 4];
+      }
 #pragma unroll
-      for (u32 c = 0; c < 4; ++c) sum[c] += factor * vectors[k * RANK + first + c];
+      for (u32 part = 0; part < depth; ++part) {
+        const u32 i = threadIdx.x + part * THREADS;
+        const u32 row = min(first_row + i / depth, WIDTH - 1);
+        rows[i / depth][i % depth] = basis[row * RANK + first_term + i % depth];
+      }
+      __syncthreads();  // rows and factors are there
+#pragma unroll
+      for (u32 k = 0; k < depth; ++k) {
+        const float factor = rows[threadIdx.x][k];
+#pragma unroll
+        for (u32 c = 0; c < 4; ++c) sum[c] += factor * factors[k][c];
+      }
     }
+    const u32 row = first_row + threadIdx.x;
 #pragma unroll
-    for (u32 c = 0; c < 4; ++c) {
+    for (u32 c = 0; c < 4 && row < WIDTH; ++c) {
       columns[row * RANK + first + c] = sum[c];
       largest[c] = fmaxf(largest[c], fabsf(sum[c]));
     }

@@ -1,9 +1,9 @@
-// codebook_assign: Assigns a chunk of points and sums them by entry, each entry in point order by one thread: no float atomics.
+// codebook_assign: Assigns a chunk of points and sums them by entry, always in the same order: no float atomics.
 // Stage codebook of scheme shard for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 #include "prelude.cuh"
 
@@ -12,67 +12,144 @@ constexpr u32 CHANNELS = 4;  // channels of a value vector
 constexpr u32 ENTRIES = 256;  // codebook entries
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
 constexpr u32 THREADS = 256;  // threads of a block
-constexpr u32 POINTS_PER_BLOCK = 1024;  // points that a block assigns
+constexpr u32 POINTS_PER_BLOCK = 2048;  // points that a block assigns
+constexpr u32 WARPS = 8;  // warps of a block
 
-__device__ __forceinline__ float vector_dot(float2 a, float2 b) { return a.x * b.x + a.y * b.y; }
-__device__ __forceinline__ float2 vector_add(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
-__device__ __forceinline__ float2 vector_subtract(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
-__device__ __forceinline__ float2 vector_multiply(float2 a, float2 b) { return make_float2(a.x * b.x, a.y * b.y); }
-__device__ __forceinline__ float2 vector_scale(float2 a, float factor) { return make_float2(a.x * factor, a.y * factor); }
-__device__ __forceinline__ float vector_dot(float3 a, float3 b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
-__device__ __forceinline__ float3 vector_add(float3 a, float3 b) { return make_float3(a.x + b.x, a.y + b.y, a.z + b.z); }
-__device__ __forceinline__ float3 vector_subtract(float3 a, float3 b) { return make_float3(a.x - b.x, a.y - b.y, a.z - b.z); }
-__device__ __forceinline__ float3 vector_multiply(float3 a, float3 b) { return make_float3(a.x * b.x, a.y * b.y, a.z * b.z); }
-__device__ __forceinline__ float3 vector_scale(float3 a, float factor) { return make_float3(a.x * factor, a.y * factor, a.z * factor); }
-__device__ __forceinline__ float vector_dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
-__device__ __forceinline__ float4 vector_add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-__device__ __forceinline__ float4 vector_subtract(float4 a, float4 b) { return make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w); }
-__device__ __forceinline__ float4 vector_multiply(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
-__device__ __forceinline__ float4 vector_scale(float4 a, float factor) { return make_float4(a.x * factor, a.y * factor, a.z * factor, a.w * factor); }
-
-// dsl/codecs/vq.ts:57 centroidDistances, channels = 4
-// Squared distances between four points (channel k of all four in `points[k]`) and one codebook entry.
-template <typename Centroids>
-__device__ __forceinline__ float4 centroid_distances_4(float4 (&points)[4], u32 entry, Centroids centroids) {
-  float4 distances = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  #pragma unroll
-  for (u32 k = 0u; k < 4u; k++) {
-    const float centroid = centroids(entry * 4u + k);
-    const float4 differences = vector_subtract(points[k], make_float4(centroid, centroid, centroid, centroid));
-    distances = vector_add(distances, vector_multiply(differences, differences));
-  }
-  return distances;
-}
-
-// dsl/codecs/vq.ts:77 nearestCentroids, channels = 4, entries = 256
-// Indices of the nearest codebook entries of four points; the lowest on ties.
-template <typename Centroids>
-__device__ __forceinline__ uint4 nearest_centroids_4_256(float4 (&points)[4], Centroids centroids) {
-  uint4 best = make_uint4(0u, 0u, 0u, 0u);
-  float4 least = centroid_distances_4(points, 0u, centroids);
-  for (u32 entry = 1u; entry < 256u; entry++) {
-    const float4 distances = centroid_distances_4(points, entry, centroids);
-    best = make_uint4(distances.x < least.x ? entry : best.x, distances.y < least.y ? entry : best.y, distances.z < least.z ? entry : best.z, distances.w < least.w ? entry : best.w);
-    least = make_float4(fminf(distances.x, least.x), fminf(distances.y, least.y), fminf(distances.z, least.z), fminf(distances.w, least.w));
-  }
-  return best;
-}
-
-// Four neighbouring vectors of the middle values, channel k of all four in points[k], each channel over its scale.
-// Vectors lie in the order [token][vector of the row]; places past the last vector repeat it.
-__device__ __forceinline__ void load_points(
-    float4 (&points)[CHANNELS], u32 first, u32 last, const float* __restrict__ rotated, const float* __restrict__ channel_scales) {
-  const auto channel = [&](u32 vector, u32 k) {
-    const u32 at = min(vector, last) * CHANNELS + k;
-    return rotated[at] / channel_scales[at % WIDTH];
-  };
+// Vector `index` of the middle values, each channel over its scale. Vectors lie in the order [token][vector of the
+// row], so that `index` counts CHANNELS channels at a time through the whole array.
+__device__ __forceinline__ void load_point(
+    float (&point)[CHANNELS], u32 index, const float* __restrict__ rotated, const float* __restrict__ channel_scales) {
 #pragma unroll
   for (u32 k = 0; k < CHANNELS; ++k) {
-    points[k] = make_float4(channel(first, k), channel(first + 1, k), channel(first + 2, k), channel(first + 3, k));
+    const u32 at = index * CHANNELS + k;
+    point[k] = rotated[at] / channel_scales[at % WIDTH];
   }
 }
 
-// One chunk of points a block: first four points a thread, then an entry a thread.
+constexpr u32 group_entries = 8;  // entries whose smallest distance is found before it is compared with the best
+
+constexpr u32 group_words = group_entries * CHANNELS + 4;  // not a multiple of 32: lanes read groups of their own
+constexpr u32 entry_words = ENTRIES / group_entries * group_words;
+
+// Where an entry lies in shared memory.
+__device__ __forceinline__ u32 entry_at(u32 entry) {
+  return entry / group_entries * group_words + entry % group_entries * CHANNELS;
+}
+
+// Takes an entry of a group for the nearest if it is nearer; distances from the differences, exact to float32.
+__device__ __forceinline__ void look_at_group(
+    u32& nearest, float& least, const float (&point)[CHANNELS], const float* entries, u32 group) {
+#pragma unroll
+  for (u32 j = 0; j < group_entries; ++j) {
+    const float* entry = entries + group * group_words + j * CHANNELS;
+    float distance = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS; ++k) distance += (point[k] - entry[k]) * (point[k] - entry[k]);
+    if (distance < least) nearest = group * group_entries + j;
+    least = fminf(least, distance);
+  }
+}
+
+// Half of the squared length of every entry, and over all the largest, whose bits the caller has set to zero. Needs a
+// barrier before and after.
+__device__ __forceinline__ void measure_entries(const float* entries, float* half_norms, u32* largest_norm) {
+  for (u32 entry = threadIdx.x; entry < ENTRIES; entry += THREADS) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS; ++k) sum += entries[entry_at(entry) + k] * entries[entry_at(entry) + k];
+    half_norms[entry] = 0.5f * sum;
+    atomicMax(largest_norm, __float_as_uint(0.5f * sum));  // bits of numbers from zero on are in their order
+  }
+}
+
+// The nearest entry of every point. half |c|^2 - x.c orders entries as the distance does and costs half as much, but
+// cancels: it only chooses a group of entries, and where a second group comes within its rounding, all are looked at.
+template <u32 count>
+__device__ __forceinline__ void nearest_entries(
+    u32 (&found)[count], const float (&points)[count][CHANNELS], const float* entries, const float* half_norms,
+    float largest_norm) {
+  float least[count];
+  float second[count];  // of the other groups
+#pragma unroll
+  for (u32 i = 0; i < count; ++i) {
+    least[i] = INFINITY;
+    second[i] = INFINITY;
+    found[i] = 0;
+  }
+#pragma unroll 1
+  for (u32 group = 0; group < ENTRIES / group_entries; ++group) {
+    float smallest[count];
+#pragma unroll
+    for (u32 i = 0; i < count; ++i) smallest[i] = INFINITY;
+#pragma unroll
+    for (u32 j = 0; j < group_entries; ++j) {
+      const float* entry = entries + group * group_words + j * CHANNELS;
+      float channel[CHANNELS];
+#pragma unroll
+      for (u32 k = 0; k < CHANNELS; ++k) channel[k] = entry[k];
+      const float half_norm = half_norms[group * group_entries + j];
+#pragma unroll
+      for (u32 i = 0; i < count; ++i) {
+        float value = half_norm;
+#pragma unroll
+        for (u32 k = 0; k < CHANNELS; ++k) value -= points[i][k] * channel[k];
+        smallest[i] = fminf(smallest[i], value);
+      }
+    }
+#pragma unroll
+    for (u32 i = 0; i < count; ++i) {
+      if (smallest[i] < least[i]) found[i] = group;
+      second[i] = fminf(second[i], fmaxf(least[i], smallest[i]));
+      least[i] = fminf(least[i], smallest[i]);
+    }
+  }
+#pragma unroll
+  for (u32 i = 0; i < count; ++i) {
+    float norm = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS; ++k) norm += points[i][k] * points[i][k];
+    // Each value is off by less than CHANNELS + 2 roundings of at most norm + largest_norm.
+    const float margin = 1e-6f * (norm + largest_norm);
+    const bool sure = second[i] - least[i] > margin;
+    u32 nearest = 0;
+    float distance = INFINITY;
+    if (sure) {
+      look_at_group(nearest, distance, points[i], entries, found[i]);
+    } else {
+#pragma unroll 1
+      for (u32 group = 0; group < ENTRIES / group_entries; ++group) {
+        look_at_group(nearest, distance, points[i], entries, group);
+      }
+    }
+    found[i] = nearest;
+  }
+}
+
+constexpr u32 cell_words = CHANNELS + 1;  // odd, so that entries spread over the banks
+constexpr u32 thread_points = 16 / CHANNELS;  // more would leave fewer blocks a multiprocessor
+
+// Adds a point and its weight to the cell of its entry, all points of a warp, in the order of the lanes where they meet
+// in a cell: the same sum on every run, without float atomics.
+__device__ __forceinline__ void add_to_cells(
+    float* cells, u32 entry, bool counts, const float (&point)[CHANNELS], float weight) {
+  u32 same = __ballot_sync(0xffffffffu, counts);  // lanes with the same entry
+#pragma unroll
+  for (u32 bit = 1; bit < ENTRIES; bit *= 2) {
+    const u32 set = __ballot_sync(0xffffffffu, (entry & bit) != 0);
+    same &= (entry & bit) != 0 ? set : ~set;
+  }
+  const u32 before = static_cast<u32>(__popc(same & ((1u << (threadIdx.x % 32)) - 1u)));
+  for (u32 turn = 0; __any_sync(0xffffffffu, counts && before >= turn); ++turn) {
+    if (counts && before == turn) {
+#pragma unroll
+      for (u32 k = 0; k < CHANNELS; ++k) cells[entry * cell_words + k] += weight * point[k];
+      cells[entry * cell_words + CHANNELS] += weight;
+    }
+    __syncwarp();  // the cells are up to date for the next lane
+  }
+}
+
+// One chunk of points a block; every warp adds up its own points, and the block its warps.
 extern "C" __global__ void __launch_bounds__(256) codebook_assign(
     const u32* __restrict__ sequence,  // record of this sequence: lengths, then part offsets in words
     const float* __restrict__ rotated,  // [middle tokens][1024], after Hadamard
@@ -80,46 +157,50 @@ extern "C" __global__ void __launch_bounds__(256) codebook_assign(
     const float* __restrict__ centroids,  // [256][4]
     float* partial_cells  // [blocks][256][5]: sums, then the count
 ) {
-  __shared__ float entries[ENTRIES * CHANNELS];
-  __shared__ u32 nearest[POINTS_PER_BLOCK / 4];  // the entry of every point of the chunk, four a word
+  __shared__ __align__(16) float entries[entry_words];
+  __shared__ float half_norms[ENTRIES];
+  __shared__ u32 largest_norm;
+  __shared__ float cells[WARPS][ENTRIES * cell_words];
   const u32 points = sequence[AT_MIDDLE_TOKENS] * (WIDTH / CHANNELS);
   const u32 first = blockIdx.x * POINTS_PER_BLOCK;
   if (first >= points) return;
 
-  const u32 count = min(POINTS_PER_BLOCK, points - first);
-  for (u32 i = threadIdx.x; i < ENTRIES * CHANNELS; i += THREADS) entries[i] = centroids[i];
-  __syncthreads();  // the codebook is in shared memory
-
-  for (u32 word = threadIdx.x; word < (count + 3) / 4; word += THREADS) {
-    __threadfence_block();  // or a small codebook would be kept in registers for all points, more than there are
-    float4 four[CHANNELS];
-    load_points(four, first + word * 4, points - 1, rotated, channel_scales);
-    const uint4 found = nearest_centroids_4_256(four, [&](u32 at) { return entries[at]; });
-    nearest[word] = found.x | found.y << 8 | found.z << 16 | found.w << 24;
-  }
-  __syncthreads();  // every point of the chunk has its entry
-
-  // Each entry is summed by one thread in point order: the same sum on every run, without float atomics.
-  if (threadIdx.x >= ENTRIES) return;
-  float sum[CHANNELS] = {};
-  u32 members = 0;
-  for (u32 word = 0; word < (count + 3) / 4; ++word) {
-    const u32 differs = nearest[word] ^ (threadIdx.x * 0x01010101u);
-    // A word without a zero byte holds no point of this entry; most words are passed over here.
-    if (((differs - 0x01010101u) & ~differs & 0x80808080u) == 0) continue;
-    for (u32 i = 0; i < 4; ++i) {
-      const u32 index = word * 4 + i;
-      if (((differs >> (i * 8)) & 0xffu) != 0 || index >= count) continue;
+  const u32 end = min(first + POINTS_PER_BLOCK, points);
+  for (u32 i = threadIdx.x; i < ENTRIES * CHANNELS; i += THREADS) entries[entry_at(i / CHANNELS) + i % CHANNELS] = centroids[i];
+  for (u32 i = threadIdx.x; i < ENTRIES * cell_words; i += THREADS) {
 #pragma unroll
-      for (u32 k = 0; k < CHANNELS; ++k) {
-        const u32 at = (first + index) * CHANNELS + k;
-        sum[k] += rotated[at] / channel_scales[at % WIDTH];
-      }
-      ++members;
+    for (u32 warp = 0; warp < WARPS; ++warp) cells[warp][i] = 0.0f;
+  }
+  if (threadIdx.x == 0) largest_norm = 0;
+  __syncthreads();  // the codebook is in shared memory, the cells are empty
+  measure_entries(entries, half_norms, &largest_norm);
+  __syncthreads();  // the entries are measured
+  const float largest = __uint_as_float(largest_norm);
+
+  float* own = cells[threadIdx.x / 32];
+  for (u32 start = first; start < end; start += THREADS * thread_points) {
+    float point[thread_points][CHANNELS];
+#pragma unroll
+    for (u32 i = 0; i < thread_points; ++i) {
+      load_point(point[i], min(start + i * THREADS + threadIdx.x, points - 1), rotated, channel_scales);
+    }
+    u32 found[thread_points];
+    nearest_entries(found, point, entries, half_norms, largest);
+#pragma unroll
+    for (u32 i = 0; i < thread_points; ++i) {
+      const u32 index = start + i * THREADS + threadIdx.x;
+      const bool counts = index < end;
+      const float weight = 1.0f;
+      add_to_cells(own, found[i], counts, point[i], weight);
     }
   }
-  float* cell = partial_cells + (blockIdx.x * ENTRIES + threadIdx.x) * (CHANNELS + 1);
+  __syncthreads();  // every warp's cells are complete
+
+  float* chunk = partial_cells + blockIdx.x * ENTRIES * cell_words;
+  for (u32 i = threadIdx.x; i < ENTRIES * cell_words; i += THREADS) {
+    float sum = 0.0f;
 #pragma unroll
-  for (u32 k = 0; k < CHANNELS; ++k) cell[k] = sum[k];
-  cell[CHANNELS] = static_cast<float>(members);
+    for (u32 warp = 0; warp < WARPS; ++warp) sum += cells[warp][i];
+    chunk[i] = sum;
+  }
 }

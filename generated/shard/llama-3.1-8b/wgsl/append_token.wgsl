@@ -38,6 +38,23 @@ const THREADS = 128u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(4) var<storage, read_write> cache: array<u32>;
 
+// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
+}
+
 // dsl/codecs/hadamard.ts:16 butterfly
 // One butterfly of the unnormalised transform; the schedule scales once at the end.
 fn butterfly(a: f32, b: f32) -> vec2f {
@@ -47,7 +64,7 @@ fn butterfly(a: f32, b: f32) -> vec2f {
 // dsl/codecs/lloydMax.ts:57 vectorNorm
 // The norm of the vector, stored as f16: the codebook is for the unit sphere.
 fn vector_norm(sum_of_squares: f32, max_abs: f32) -> f32 {
-  return unpack2x16float(pack2x16float(vec2f(min(sqrt(sum_of_squares) * max_abs, 65504.0), 0.0))).x;
+  return round_to_half(min(sqrt(sum_of_squares) * max_abs, 65504.0));
 }
 
 // dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 8

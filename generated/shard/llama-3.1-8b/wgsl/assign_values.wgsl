@@ -1,9 +1,9 @@
-// assign_values: The index of the nearest stored f16 entry for every vector; four indices, one word, a thread.
+// assign_values: The index of the nearest stored f16 entry for every vector; four indices are a word.
 // Stage codebook of scheme shard for llama-3.1-8b. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
 const CHANNELS = 4u;  // channels of a value vector

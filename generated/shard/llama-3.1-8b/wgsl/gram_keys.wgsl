@@ -10,7 +10,7 @@ const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
 const TILE = 32u;  // rows and columns of a matrix tile
 const TILE_TOKENS = 16u;  // tokens of a tile
-const PER_THREAD = 4u;  // matrix entries of a thread
+const PER_THREAD = 4u;  // rows and columns of a tile that a thread holds, or rows of one column
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

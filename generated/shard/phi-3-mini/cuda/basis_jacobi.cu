@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 576, bits 4/4/4/4/4/4/4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: tile = 16
+// tunables: choleskyQr = 0, sharedMatrix = 0
 
 #include "prelude.cuh"
 
@@ -85,6 +85,15 @@ __device__ __forceinline__ void turn(float& p, float& q, float2 rotation) {
   q += rotation.x * (before - rotation.y * q);
 }
 
+// The two columns, lower first, of pair i in a step of a sweep. Circle method: the last index stays, the others move on
+// by one a step, so that RANK - 1 steps meet every pair once.
+__device__ __forceinline__ uint2 pair_of(u32 step, u32 i) {
+  const u32 forward = step + i < RANK - 1 ? step + i : step + i - (RANK - 1);
+  const u32 a = i == 0 ? RANK - 1 : forward;
+  const u32 b = step >= i ? step - i : step + (RANK - 1) - i;
+  return make_uint2(min(a, b), max(a, b));
+}
+
 // One block. Parallel cyclic Jacobi: a step rotates RANK / 2 disjoint pairs at once, paired round-robin, so that
 // RANK - 1 steps (a sweep) meet every pair once. RANK is even.
 extern "C" __global__ void __launch_bounds__(256) basis_jacobi(
@@ -106,12 +115,10 @@ extern "C" __global__ void __launch_bounds__(256) basis_jacobi(
     if (!is_coupled(small, scratch)) break;
     for (u32 step = 0; step < RANK - 1; ++step) {
       for (u32 i = threadIdx.x; i < pairs_per_step; i += THREADS) {
-        // Circle method: the last index stays, the others move on by one a step.
-        const u32 a = i == 0 ? RANK - 1 : (step + i) % (RANK - 1);
-        const u32 b = (step + RANK - 1 - i) % (RANK - 1);
-        const u32 p = min(a, b);
-        const u32 q = max(a, b);
-        pair[i] = make_uint2(p, q);
+        const uint2 indices = pair_of(step, i);
+        const u32 p = indices.x;
+        const u32 q = indices.y;
+        pair[i] = indices;
         const float2 angle = jacobi_rotation(small[p * RANK + p], small[q * RANK + q], small[p * RANK + q]);
         rotation[i] = make_float2(angle.y, angle.y / (1.0f + angle.x));
       }

@@ -26,7 +26,7 @@ constexpr u32 NORM_WORDS = 2;  // words of one stream token's norms, two each
 constexpr u32 WINDOW = 64;  // slots of the exact ring at the end
 constexpr u32 ANGLE_TILE = 64;  // rows of the fine angle table
 constexpr u32 FINE_ANGLES = 256;  // offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE
-constexpr u32 COARSE_ANGLES = 8448;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
+constexpr u32 COARSE_ANGLES = 9472;  // offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE
 constexpr u32 RECORD_WORDS = 64;  // words of a sequence record
 constexpr u32 AT_SINK_TOKENS = 0;  // in the record, exact tokens at the start
 constexpr u32 AT_MIDDLE_TOKENS = 1;  // in the record, compressed tokens of the prompt
@@ -405,13 +405,11 @@ __device__ __forceinline__ void take_tokens(Softmax& state, float (&scores)[2][4
   }
 }
 
-// Merges the warps of the block and writes one partial result: outputs, maximum and weight sum of every query head.
-__device__ __forceinline__ void write_partial(const Softmax& state, float* partial) {
+// Puts what a warp carries into a slot of the merge: outputs, maximum and weight sum of every query head.
+__device__ __forceinline__ void store_state(const Softmax& state, u32 slot) {
   float* merge = reinterpret_cast<float*>(shared_memory);
-  const u32 warp = threadIdx.x / 32;
   const u32 row = lane_id() / 4;
   const u32 column = lane_id() % 4 * 2;
-  __syncthreads();  // the basis, whose place this takes, is no longer read
 #pragma unroll
   for (u32 heads = 0; heads < HEAD_TILES; ++heads) {
 #pragma unroll
@@ -421,31 +419,43 @@ __device__ __forceinline__ void write_partial(const Softmax& state, float* parti
       for (u32 tile = 0; tile < OUTPUT_TILES; ++tile) {
         const u32 channel = output_channel(tile, i / 2, row);
         if (head < GROUP_SIZE && channel < HEAD_DIM) {
-          merge[(warp * GROUP_SIZE + head) * (HEAD_DIM + 2) + channel] = state.output[tile][heads][i];
+          merge[(slot * GROUP_SIZE + head) * (HEAD_DIM + 2) + channel] = state.output[tile][heads][i];
         }
       }
     }
     if (heads * 8 + row < GROUP_SIZE && column == 0) {
-      float* own = merge + (warp * GROUP_SIZE + heads * 8 + row) * (HEAD_DIM + 2) + HEAD_DIM;
+      float* own = merge + (slot * GROUP_SIZE + heads * 8 + row) * (HEAD_DIM + 2) + HEAD_DIM;
       own[0] = state.largest[heads];
       own[1] = state.weight[heads];
     }
   }
-  __syncthreads();  // all warps have stored
+}
+
+// Merges `slots` from the first one on, and writes one partial result.
+__device__ __forceinline__ void merge_states(u32 first, u32 slots, float* partial) {
+  const float* merge = reinterpret_cast<const float*>(shared_memory) + first * GROUP_SIZE * (HEAD_DIM + 2);
   for (u32 i = threadIdx.x; i < GROUP_SIZE * (HEAD_DIM + 2); i += THREADS) {
     const u32 head = i / (HEAD_DIM + 2);
     const u32 place = i % (HEAD_DIM + 2);
     float largest = MASKED;
-    for (u32 other = 0; other < WARPS; ++other) {
-      largest = fmaxf(largest, merge[(other * GROUP_SIZE + head) * (HEAD_DIM + 2) + HEAD_DIM]);
+    for (u32 slot = 0; slot < slots; ++slot) {
+      largest = fmaxf(largest, merge[(slot * GROUP_SIZE + head) * (HEAD_DIM + 2) + HEAD_DIM]);
     }
     float sum = 0.0f;
-    for (u32 other = 0; other < WARPS; ++other) {
-      const float* own = merge + (other * GROUP_SIZE + head) * (HEAD_DIM + 2);
+    for (u32 slot = 0; slot < slots; ++slot) {
+      const float* own = merge + (slot * GROUP_SIZE + head) * (HEAD_DIM + 2);
       sum += own[place] * exp2f(own[HEAD_DIM] - largest);
     }
     partial[i] = place == HEAD_DIM ? largest : sum;
   }
+}
+
+// Merges the warps of the block and writes one partial result.
+__device__ __forceinline__ void write_partial(const Softmax& state, float* partial) {
+  __syncthreads();  // the basis, whose place this takes, is no longer read
+  store_state(state, threadIdx.x / 32);
+  __syncthreads();  // all warps have stored
+  merge_states(0, WARPS, partial);
   __syncthreads();  // the merged values are read before anything overwrites them
 }
 
@@ -724,33 +734,40 @@ __device__ __forceinline__ void attend_stream(
   }
 }
 
-// Exact tokens: `slot(token)` is the row of a token in the f16 arrays.
+// 16 exact tokens from `first` on: `slot(token)` is the row of a token in the f16 arrays.
+template <typename Slot>
+__device__ __forceinline__ void attend_exact_tile(
+    Softmax& state, const u32* key_rows, const u32* value_rows, u32 kv_head, u32 first, TokenRange own, Slot slot) {
+  const u32 row = lane_id() / 4;
+  const u32 column = lane_id() % 4 * 2;
+  float scores[2][4] = {};
+#pragma unroll 1
+  for (u32 first_step = 0; first_step < CHANNEL_STEPS; first_step += PASS_TILES) {
+    // All loads before the first product, so that they wait for memory together.
+    u32 keys[PASS_TILES][2][2];
+#pragma unroll
+    for (u32 i = 0; i < PASS_TILES * 4; ++i) {
+      const u32 token = first + row + i / 2 % 2 * 8;
+      const u32 channel = (first_step + i / 4) * 16 + column + i % 2 * 8;
+      const u32 at = (slot(token) * WIDTH + kv_head * HEAD_DIM + channel) / 2;
+      keys[i / 4][i / 2 % 2][i % 2] = token < own.end && channel < HEAD_DIM ? key_rows[at] : 0u;
+    }
+#pragma unroll
+    for (u32 i = 0; i < PASS_TILES; ++i) {
+      if (first_step + i < CHANNEL_STEPS) add_scores(scores, SHARED_QUERY, first_step + i, keys[i]);
+    }
+  }
+  take_tokens(state, scores, SCORE_SCALE, valid_tokens(first, own.begin, own.end), [&](u32 token, u32 vector, u32 k) {
+    return value_rows[(slot(first + token) * WIDTH + kv_head * HEAD_DIM + vector * CHANNELS) / 2 + k];
+  });
+}
+
+// The exact tokens of a segment, tiles dealt out to the warps.
 template <typename Slot>
 __device__ __forceinline__ void attend_exact(
     Softmax& state, const u32* key_rows, const u32* value_rows, u32 kv_head, TokenRange own, Slot slot) {
-  const u32 row = lane_id() / 4;
-  const u32 column = lane_id() % 4 * 2;
   for (u32 first = own.begin + threadIdx.x / 32 * 16; first < own.end; first += WARPS * 16) {
-    float scores[2][4] = {};
-#pragma unroll 1
-    for (u32 first_step = 0; first_step < CHANNEL_STEPS; first_step += PASS_TILES) {
-      // All loads before the first product, so that they wait for memory together.
-      u32 keys[PASS_TILES][2][2];
-#pragma unroll
-      for (u32 i = 0; i < PASS_TILES * 4; ++i) {
-        const u32 token = first + row + i / 2 % 2 * 8;
-        const u32 channel = (first_step + i / 4) * 16 + column + i % 2 * 8;
-        const u32 at = (slot(token) * WIDTH + kv_head * HEAD_DIM + channel) / 2;
-        keys[i / 4][i / 2 % 2][i % 2] = token < own.end && channel < HEAD_DIM ? key_rows[at] : 0u;
-      }
-#pragma unroll
-      for (u32 i = 0; i < PASS_TILES; ++i) {
-        if (first_step + i < CHANNEL_STEPS) add_scores(scores, SHARED_QUERY, first_step + i, keys[i]);
-      }
-    }
-    take_tokens(state, scores, SCORE_SCALE, valid_tokens(first, own.begin, own.end), [&](u32 token, u32 vector, u32 k) {
-      return value_rows[(slot(first + token) * WIDTH + kv_head * HEAD_DIM + vector * CHANNELS) / 2 + k];
-    });
+    attend_exact_tile(state, key_rows, value_rows, kv_head, first, own, slot);
   }
 }
 

@@ -1,16 +1,16 @@
-// codebook_assign: Assigns a chunk of points and sums them by entry, each entry in point order by one thread: no float atomics.
+// codebook_assign: Assigns a chunk of points and sums them by entry, always in the same order: no float atomics.
 // Stage codebook of scheme shard for qwen2.5-7b. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, pca(rank 96, bits 4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 const WIDTH = 512u;  // KV_HEADS * HEAD_DIM
 const CHANNELS = 4u;  // channels of a value vector
 const ENTRIES = 256u;  // codebook entries
 const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
 const THREADS = 256u;  // threads of a block
-const POINTS_PER_BLOCK = 1024u;  // points that a block assigns
+const POINTS_PER_BLOCK = 2048u;  // points that a block assigns
 
 // record of this sequence: lengths, then part offsets in words
 @group(0) @binding(0) var<storage, read> sequence: array<u32>;

@@ -20,6 +20,23 @@ const TILE_TOKENS = 32u;  // tokens of a tile
 // [512], rounded to f16
 @group(0) @binding(3) var<storage, read_write> mean: array<f32>;
 
+// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
+}
+
 // One thread a word, that is two channels: adds the tiles in order.
 @compute @workgroup_size(64)
 fn mean_keys(
@@ -40,9 +57,9 @@ fn mean_keys(
   }
   // An empty middle has the mean 0. A turned pair of extreme halves exceeds f16, so the mean saturates.
   let average = sum / f32(max(middle_tokens, 1u));
-  let packed = pack2x16float(clamp(average, vec2f(-65504.0), vec2f(65504.0)));
-  cache[sequence[AT_KEY_MEAN] + word] = packed;
-  let stored = unpack2x16float(packed);
+  let limited = clamp(average, vec2f(-65504.0), vec2f(65504.0));
+  let stored = vec2f(round_to_half(limited.x), round_to_half(limited.y));
+  cache[sequence[AT_KEY_MEAN] + word] = pack2x16float(stored);
   mean[channel] = stored.x;
   mean[channel + 1u] = stored.y;
 }

@@ -20,6 +20,23 @@ const TILE_TOKENS = 32u;  // tokens of a tile
 // [512], rounded to f16, never zero
 @group(0) @binding(3) var<storage, read_write> channel_scales: array<f32>;
 
+// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
+}
+
 // dsl/codecs/channelMax.ts:20 clampToHalf
 fn clamp_to_half(max_abs: f32) -> f32 {
   return min(max(max_abs, 1.1920929e-7), 65504.0);
@@ -28,7 +45,7 @@ fn clamp_to_half(max_abs: f32) -> f32 {
 // dsl/codecs/channelMax.ts:15 channelScale
 // The stored f16 scale of a channel: never zero (the floor is 2^-23), never infinite.
 fn channel_scale(max_abs: f32) -> f32 {
-  return unpack2x16float(pack2x16float(vec2f(clamp_to_half(max_abs), 0.0))).x;
+  return round_to_half(clamp_to_half(max_abs));
 }
 
 // One thread a word, that is two channels: the largest magnitude over all tiles.

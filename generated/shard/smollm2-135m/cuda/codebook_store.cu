@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 32, bits 4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: pointsPerBlock = 1024
+// tunables: pointsPerBlock = 2048, warps = 8
 
 #include "prelude.cuh"
 

@@ -20,10 +20,27 @@ const TILE_TOKENS = 16u;  // tokens of a tile
 // [32], rounded to f16
 @group(0) @binding(3) var<storage, read_write> scales: array<f32>;
 
+// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
+}
+
 // dsl/codecs/pca.ts:119 coefficientScale, bits = 4
 // The scale that maps a component's largest magnitude to the largest code; stored as f16, saturated.
 fn coefficient_scale_4(max_abs: f32) -> f32 {
-  return unpack2x16float(pack2x16float(vec2f(min(max_abs / 7.0, 65504.0), 0.0))).x;
+  return round_to_half(min(max_abs / 7.0, 65504.0));
 }
 
 // The scale of a component, by the width of its group. A group without bits stores nothing.

@@ -1,0 +1,63 @@
+import type { Geometry } from '../dsl/geometry.js';
+import type { KernelPlan, Stage, Target } from '../dsl/stage.js';
+import type { FunctionIr } from './ir.js';
+import type { KernelDescriptor } from './manifest.js';
+import { renderKernel } from './render.js';
+import type { TemplateSet } from './templates.js';
+
+/** What the texts of all stages are made from. */
+export interface StageContext {
+  readonly geometry: Geometry;
+  readonly target: Target;
+  readonly library: ReadonlyMap<string, FunctionIr>;
+  readonly templates: TemplateSet;
+}
+
+/** One kernel of a stage: what the manifest says about it, and its text. */
+export interface StageKernel {
+  readonly descriptor: KernelDescriptor;
+  readonly source: string;
+}
+
+/** The kernels of one stage with all of its tunables chosen. */
+export function stageKernels(
+  context: StageContext,
+  stage: Stage,
+  tunables: Readonly<Record<string, number>>,
+): readonly StageKernel[] {
+  const { geometry, target } = context;
+  return stage.kernels(geometry, tunables, target).map((kernel) => ({
+    descriptor: describeKernel(stage.name, kernel, target, tunables),
+    source: renderKernel({ ...context, stage, tunables, kernel }),
+  }));
+}
+
+/** A kernel as a manifest records it. */
+export function describeKernel(
+  stage: string,
+  kernel: KernelPlan,
+  target: Target,
+  tunables: Readonly<Record<string, number>>,
+): KernelDescriptor {
+  return {
+    stage,
+    entry: kernel.entry,
+    file: `${kernel.entry}.${target.language === 'cuda' ? 'cu' : 'wgsl'}`,
+    target: target.language,
+    bindings: kernel.bindings,
+    threads: kernel.threads,
+    grid: kernel.grid,
+    sharedBytes: kernel.sharedBytes,
+    requires: requirements(target, kernel),
+    tunables,
+  };
+}
+
+function requirements(target: Target, { subgroupMatrices }: KernelPlan): readonly string[] {
+  if (target.language === 'cuda') return [target.arch];
+  return [
+    ...(target.f16 ? ['shader-f16'] : []),
+    ...(target.subgroups ? ['subgroups'] : []),
+    ...(subgroupMatrices ? ['chromium-experimental-subgroup-matrix'] : []),
+  ];
+}

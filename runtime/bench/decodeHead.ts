@@ -1,0 +1,87 @@
+import { blockSize } from '../reference/hadamard.js';
+import { type Cache, decodeShard } from '../reference/index.js';
+import { rotate } from '../reference/rope.js';
+import { emptyTensor, vectorAt } from '../reference/shapes.js';
+import type { ShardMiddle, ShardParts } from '../reference/shard.js';
+import { partsOfHead } from './oneHead.js';
+
+/**
+ * What one KV head of a sequence stands for, in float64, as the reference has it to rounding: factors that all tokens
+ * share are multiplied once, or 128K tokens would take longer to check than to measure.
+ */
+export function decodeHead(parts: ShardParts, head: number): Cache {
+  const own = partsOfHead(parts, head);
+  const { middle, headDim: d, rope } = own;
+  const exact = decodeShard({ ...own, middle: { ...middle, tokens: 0 } });
+  const first = own.sinks.keys.tokens;
+  const tokens = exact.keys.tokens + middle.tokens;
+  const keys = emptyTensor(1, tokens, d);
+  const values = emptyTensor(1, tokens, d);
+  for (const [whole, part] of [
+    [keys, exact.keys],
+    [values, exact.values],
+  ] as const) {
+    whole.data.set(part.data.subarray(0, first * d), 0);
+    whole.data.set(part.data.subarray(first * d), (first + middle.tokens) * d);
+  }
+  const keyOf = middleKeys(middle, d);
+  for (let token = 0; token < middle.tokens; token++) {
+    vectorAt(keys, 0, first + token).set(rotate(keyOf(token), middle.firstPosition + token, rope));
+    vectorAt(values, 0, first + token).set(middleValue(middle, d, token));
+  }
+  return { keys, values };
+}
+
+/** Keys before RoPE: `mu + (1/w) * sum over r of s_r * (code + offset) * (b_r * B8[:, r])`. */
+function middleKeys(middle: ShardMiddle, d: number): (token: number) => Float64Array {
+  const { rank, mean, weights, basisCodes, basisScales, coefficientScales, coefficientCodes, codeOffset } = middle;
+  const basis = Float64Array.from(
+    basisCodes,
+    (code, at) => (code * basisScales[at % rank]!) / weights[Math.floor(at / rank)]!,
+  );
+  const scales = coefficientScales.map((scale, r) => (middle.groupBits?.[Math.floor(r / 16)] === 0 ? 0 : scale));
+  const coefficients = new Float64Array(rank);
+  return (token) => {
+    for (let r = 0; r < rank; r++) coefficients[r] = scales[r]! * (coefficientCodes[token * rank + r]! + codeOffset);
+    const key = Float64Array.from(mean);
+    for (let i = 0; i < d; i++) {
+      // Two sums, as each addition waits for the one before it; ranks are multiples of 16.
+      let [even, odd] = [0, 0];
+      for (let r = 0; r < rank; r += 2) {
+        even += coefficients[r]! * basis[i * rank + r]!;
+        odd += coefficients[r + 1]! * basis[i * rank + r + 1]!;
+      }
+      key[i]! += even + odd;
+    }
+    return key;
+  };
+}
+
+/** `H (channelMax * centroid[code])`. */
+function middleValue(
+  { channels, valueCodes, codebook, channelMax }: ShardMiddle,
+  d: number,
+  token: number,
+): Float64Array {
+  const turned = new Float64Array(d);
+  for (let i = 0; i < d; i++) {
+    const code = valueCodes[(token * d + i - (i % channels)) / channels]!;
+    turned[i] = channelMax[i]! * codebook[code * channels + (i % channels)]!;
+  }
+  return transformed(turned);
+}
+
+/** The block-diagonal Hadamard transform, in as many additions as a sum over a binary tree has. */
+function transformed(x: Float64Array): Float64Array {
+  const n = blockSize(x.length);
+  for (let half = 1; half < n; half *= 2) {
+    for (let i = 0; i < x.length; i++) {
+      if ((i & half) !== 0) continue;
+      const [a, b] = [x[i]!, x[i + half]!];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+  }
+  const scale = 1 / Math.sqrt(n);
+  return x.map((value) => value * scale);
+}
