@@ -85,7 +85,7 @@ function declare(session: Session): Command {
     async (options, schemes) => (await import('./bench.js')).bench(context, schemes, options),
     withLock(
       withSchedule(
-        forScheme('bench', 'time attention over compressed caches beside fp16 and cuDNN, in one run')
+        forScheme('bench', 'time attention over caches of schemes (commas between them) beside fp16 and cuDNN')
           .requiredOption('--device <device>', 'emulator, webgpu or cuda')
           .option('--shapes <list>', 'sequences x tokens: 1x8192,16x8192 (default: known ones for the device)')
           .option('--baseline <name>', 'what ratios are to: cudnn or fp16 (default: cudnn on CUDA, else fp16)')
@@ -111,7 +111,7 @@ function declare(session: Session): Command {
       .option('--limit <seconds>', 'a candidate that takes longer counts as hung', '60')
       .option('--lockfile <file>', 'where winners go', 'kvforge.lock.json')
       .option('--explain', 'list every configuration that was not tried, and why')
-      .option('--retry', 'try again what crashed, hung or was wrong before')
+      .option('--retry', 'try again what failed before: crashed, hung, was refused or wrong')
       .option('--exhaustive', 'try what predictions would leave out, as far as the budget goes')
       .option('--trade-accuracy', 'also try tunables that give accuracy for time, within what the check allows')
       .option('--arch <arch>', 'cuda: the architecture to generate for (default: that of the GPU)')

@@ -218,7 +218,9 @@ function textOf(
     rankCorrelation === undefined ? '' : rankCorrelation.toFixed(2),
   ]);
   const list = rows.length > 0 ? table(columns, rows, context.colors) : 'nothing to search\n';
-  const closing = `${clock} clock, ${seconds.toFixed(1)} s; ${lockfile === null ? 'no winners to write' : `winners are in ${lockfile}`}\n`;
+  const failed = found.some(({ failed, winner }) => failed > 0 && winner === undefined);
+  const hint = failed ? '; --explain says why there are none, --retry tries again what failed' : '';
+  const closing = `${clock} clock, ${seconds.toFixed(1)} s; ${lockfile === null ? 'no winners to write' : `winners are in ${lockfile}`}${hint}\n`;
   return `${list}\n${closing}${explain ? explanation(found, context) : ''}`;
 }
 

@@ -119,15 +119,15 @@ export function defaultSplits(g: Geometry, rows: number, seen: number, blocks = 
   return Math.max(1, Math.min(useful, Math.floor(Math.min(mostWorkItems, blocks) / (rows * g.kvHeads))));
 }
 
-/** Threads that every multiprocessor from sm_80 on takes; those of data centres take 2048. */
-const threadsOfMultiprocessor = 1536;
+/** Threads whose registers, 128 each, a multiprocessor has: attention needs that many or more. */
+const threadsOfMultiprocessor = 512;
 
 function blocksAtOnce(kernels: LoadedKernels): number | undefined {
   const { limits, identity } = kernels.device;
   if (identity.multiprocessors === undefined) return undefined;
   const { sharedBytes, threads } = kernels.launch('attend', { workItems: 0 }, {}).kernel.descriptor;
   const byShared = Math.floor(limits.sharedBytes / Math.max(1, sharedBytes.fixed + sharedBytes.dynamic));
-  // Registers allow two of the blocks that attention has, not more.
+  // Of small blocks two are counted on, not more.
   const resident = Math.max(1, Math.min(2, byShared, Math.floor(threadsOfMultiprocessor / threads)));
   return identity.multiprocessors * resident;
 }

@@ -32,11 +32,17 @@ struct PendingCopy {
   u32 group;
 };
 
-// 144 columns at most, two to a register.
+// 136 columns at most, two to a register.
 const u32 max_products = 4;
 struct Products {
   const void* target = nullptr;
-  float sums[72];
+  float sums[68];
+};
+
+// A tile matrix that products which were issued may still be reading.
+struct TilesInUse {
+  u64 descriptor;
+  u32 columns;
 };
 
 struct Thread {
@@ -51,6 +57,8 @@ struct Thread {
   u32 result[4];
   // Accumulators of products that were issued, and what they are for: they land when the thread waits for them.
   Products products[max_products];
+  // What they read, in the first lane of a warp.
+  std::vector<TilesInUse> tiles;
   // Calls of publish_shared(), arrivals at named barriers, and the barrier that the thread waits at.
   u32 published = 0;
   u32 arrivals = 0;
@@ -277,8 +285,8 @@ inline void arrive_at_named(u32 line, u32 number, u32 threads, bool waits, u64 p
   }
   barrier.threads = threads;
   const u32 own = self.index / 32;
-  block.warp[own].seen[own] = ++self.arrivals;
   for (u32 w = 0; w < 32; ++w) barrier.seen[w] = std::max(barrier.seen[w], block.warp[own].seen[w]);
+  barrier.seen[own] = std::max(barrier.seen[own], ++self.arrivals);
   if (waits) {
     self.state = State::named;
     self.barrier = number;

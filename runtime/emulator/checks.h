@@ -149,18 +149,24 @@ inline bool unordered_threads(const ThreadAccess& access, u32 mask, Access now) 
   return access.thread / 32 != self.index / 32 || access.warp_epoch == warp.epoch;
 }
 
+// A read of the same bytes by the same thread, once it has arrived at a named barrier: who is ordered after this one is
+// ordered after the earlier one too.
+inline bool replaces(const ThreadAccess& earlier, const ThreadAccess& mine) {
+  return earlier.thread == mine.thread && earlier.arrivals != mine.arrivals && (earlier.mask & ~mine.mask) == 0;
+}
+
 inline void keep_reader(ThreadCell& cell, ThreadAccess mine) {
   ThreadAccess& first = cell.read[0];
   ThreadAccess& second = cell.read[1];
   const bool same_warp = first.thread / 32 == mine.thread / 32;
   const u32* seen = block.warp[mine.thread / 32].seen;
   if (first.epoch != mine.epoch || (same_warp && first.warp_epoch != mine.warp_epoch) ||
-      first.arrivals < seen[first.thread / 32]) {
+      first.arrivals < seen[first.thread / 32] || replaces(first, mine)) {
     first = mine;
   } else if (first.thread == mine.thread) {
     first.mask |= mine.mask;
   } else if (second.epoch != mine.epoch || second.thread / 32 == first.thread / 32 ||
-             second.arrivals < seen[second.thread / 32]) {
+             second.arrivals < seen[second.thread / 32] || replaces(second, mine)) {
     second = mine;
   }
 }

@@ -84,6 +84,7 @@ inline void run_block(const Request& request, u64 linear, u32 first_stack = 0) {
     thread.copy_group = 0;
     thread.published = 0;
     for (Products& products : thread.products) products.target = nullptr;
+    thread.tiles.clear();
     thread.arrivals = 0;
     thread.line = 0;
     prepare_context(thread.context, thread.stack, i, fiber_main);

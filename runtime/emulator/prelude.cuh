@@ -106,6 +106,7 @@ KVF_INLINE void commit_products() {}
 // Accumulators hold NaN until the wait: who looks earlier sees it in the result.
 template <u32 registers>
 KVF_INLINE void kvf_issue_products_at(u32 line, float (&d)[registers], const u32 (&a)[4], MatrixTiles b, bool accumulate) {
+  static_assert(registers % 4 == 0 && registers >= 8 && registers <= 68, "16 to 136 columns, as templates/cuda has them");
   kvf_issue_products(line, d, a[0], a[1], a[2], a[3], b.descriptor, registers * 2, accumulate ? 1u : 0u);
   for (u32 i = 0; i < registers; ++i) d[i] = kvf_bits_float(0xffffffffu);
 }

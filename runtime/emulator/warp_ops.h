@@ -163,7 +163,10 @@ inline KvfQuad warp_matrix(Operation operation, u32 line, u64 pc) {
     if (operation == op_products) {
       const u32* operand = self.operand;
       const u64 descriptor = static_cast<u64>(operand[5]) << 32 | operand[4];
-      if (launch.checked) check_tiles(descriptor, operand[6]);
+      if (launch.checked) {
+        check_tiles(descriptor, operand[6]);
+        lanes->tiles.push_back(TilesInUse{descriptor, operand[6]});
+      }
       const u8* shared = static_cast<const u8*>(launch.module->shared) + launch.module->dynamic_begin;
       multiply_tiles(lanes, shared, descriptor, operand[6], operand[7] != 0);
     }
@@ -256,8 +259,12 @@ __attribute__((noinline)) void kvf_issue_products(u32 line, const void* target, 
   kvf::warp_matrix(kvf::op_products, line, KVF_PC);
 }
 
-KvfFloatQuad kvf_take_products(const void* target, u32 first) {
+// The matrix unit may read b up to here: as the source of a copy it is checked once more.
+__attribute__((noinline)) KvfFloatQuad kvf_take_products(const void* target, u32 first) {
   kvf::Thread& self = *kvf::block.current;
+  self.pc = KVF_PC;
+  for (const kvf::TilesInUse& tiles : self.tiles) kvf::check_tiles(tiles.descriptor, tiles.columns);
+  self.tiles.clear();
   KvfFloatQuad four;
   memcpy(&four, self.products[kvf::products_of(self, target)].sums + first, sizeof four);
   return four;

@@ -25,6 +25,18 @@ const faults = [
     'named_arrive(filled(group), HANDOVER_THREADS);',
     order,
   ],
+  [
+    'columns given back while products read them',
+    '      wait_products(products);\n      if (next < end && half == 1) named_arrive(emptied(group), HANDOVER_THREADS);\n',
+    '      if (next < end && half == 1) named_arrive(emptied(group), HANDOVER_THREADS);\n      wait_products(products);\n',
+    order,
+  ],
+  [
+    'basis not published',
+    '  publish_shared();\n  __syncthreads();  // the basis is in place',
+    '  __syncthreads();  // the basis is in place',
+    order,
+  ],
   ['products used before they are there', '      wait_products(products);\n', '', reporters.reference],
   [
     'merged while the codebook is read',

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { generate } from '../../codegen/generate.js';
 import { tablesOf } from '../../codegen/plan/layout.js';
 import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
@@ -7,6 +8,7 @@ import { type CacheCapacity, KvCache } from '../../runtime/cache.js';
 import type { Device, DeviceBuffer, Launch } from '../../runtime/device.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
+import { makeCase } from '../stages/harness.js';
 import { faultOf, generated, halves, model, proxied } from './cacheCase.js';
 
 let device: Device;
@@ -174,6 +176,17 @@ describe('launches', () => {
     expect([1, 2, 4].map((rows) => chosenSplits(loaded, rows, 100_000))).toEqual(
       [1, 2, 4].map((rows) => Math.max(1, Math.floor(6 / (rows * heads)))),
     );
+  });
+
+  test('of attention count on one block a multiprocessor where its threads have all registers', async () => {
+    const hopper = { language: 'cuda', arch: 'sm_90a', tensorCores: true } as const;
+    const wide = makeCase({ heads: 4, kvHeads: 1, headDim: 64, rank: 32, bits: 4, sinks: 2, window: 3 });
+    const own = proxied(device, { identity: { ...device.identity, multiprocessors: 3 } });
+    const loaded = await LoadedKernels.load(own, await generate(wide.scheme, wide.model, hopper), ['attend']);
+    // Its shared memory would let two blocks in.
+    const { threads, sharedBytes } = loaded.launch('attend', { workItems: 0 }, {}).kernel.descriptor;
+    expect([threads, sharedBytes.dynamic < device.limits.sharedBytes / 2]).toEqual([384, true]);
+    expect(chosenSplits(loaded, 1, 100_000)).toBe(3);
   });
 
   test.each([

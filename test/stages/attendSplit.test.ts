@@ -13,7 +13,7 @@ const RUNS = 10;
 const SEED = 20261201;
 const target: Target = { language: 'cuda', arch: 'sm_90a', tensorCores: true };
 
-/** Two sets of query heads and one, d 64 and 128, ranks that fill the steps of a product or leave the last odd. */
+/** Two sets of query heads and one, d 64 and 128, ranks that fill the steps of a product or leave the last odd, and the limits. */
 const splitCases: readonly Case[] = [
   makeCase({ heads: 8, kvHeads: 2, headDim: 128, rank: 96, bits: 4, window: 20, rotaryDim: 64 }),
   makeCase({ heads: 7, kvHeads: 1, headDim: 64, rank: 64, bits: 4, streamBits: 4, sinks: 0, rotaryDim: 32 }),
@@ -28,6 +28,7 @@ const splitCases: readonly Case[] = [
     rotaryDim: 32,
   }),
   makeCase({ heads: 4, kvHeads: 2, headDim: 64, rank: 64, bits: 4, weight: 'queries', scoreCap: 50, unbiased: true }),
+  makeCase({ heads: 16, kvHeads: 2, headDim: 128, rank: 256, bits: 4, entries: 64, rotaryDim: 16 }),
 ];
 
 const nothing: SequenceDraw = {
