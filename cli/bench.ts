@@ -4,14 +4,12 @@ import { generate } from '../codegen/generate.js';
 import { generateFp16 } from '../codegen/generateFp16.js';
 import { packagePath } from '../codegen/packageRoot.js';
 import { KvforgeError } from '../dsl/errors.js';
-import type { Target } from '../dsl/stage.js';
 import { CudnnAttention } from '../runtime/bench/cudnn.js';
 import { reasonOf } from '../runtime/bench/decode.js';
 import { baselines } from '../runtime/bench/rows.js';
 import { type BenchInput, runBench } from '../runtime/bench/run.js';
 import type { BenchDocument, BenchRow } from '../runtime/bench/schema.js';
 import type { Device } from '../runtime/device.js';
-import { targetFor } from '../runtime/targetFor.js';
 import { parseShape, type ShapeClass, shapeText } from '../runtime/tune/shapeClass.js';
 import { commitOf } from './commit.js';
 import { type DeviceName, deviceNames, openDevice } from './devices.js';
@@ -22,7 +20,7 @@ import { quoted } from './quoted.js';
 import { resolveModel, resolveScheme } from './resolve.js';
 import { checkShapes } from './shapes.js';
 import { grouped, table } from './table.js';
-import { type SchedulingOptions, targetOf, tunablesOf } from './target.js';
+import { type SchedulingOptions, targetOn, tunablesOf } from './target.js';
 import { tuningHistory } from './tuningHistory.js';
 import { commaList, oneOfNames, wholeNumber } from './values.js';
 
@@ -73,24 +71,36 @@ export async function bench(
     options.encode === undefined
       ? undefined
       : wholeNumber('--encode', options.encode === true ? '8192' : options.encode, { from: 1, to: 2 ** 24 });
-  for (const path of [options.out, options.html]) if (path !== undefined) await requirePlace(path);
+  if (options.out !== undefined) await requirePlace(options.out, '--out');
+  if (options.html !== undefined) await requirePlace(options.html, '--html');
   const history = options.history === undefined ? [] : await tuningHistory(options.history);
   const model = await resolveModel(options.model);
   const shapes = given ?? usualShapes(deviceName).filter(({ tokens }) => tokens <= model.maxPositions);
-  checkShapes(encodeTokens === undefined ? shapes : [...shapes, { sequences: 1, tokens: encodeTokens }], model);
+  checkShapes(shapes, model, '--shapes');
+  if (encodeTokens !== undefined) checkShapes([{ sequences: 1, tokens: encodeTokens }], model, '--encode');
   const schemes = await Promise.all(commaList(schemeNames).map((name) => resolveScheme(name, model)));
 
   const device = await open(deviceName, { checks: 'none' }, context);
   let document: BenchDocument;
   try {
-    const target = targetFrom(options, device);
+    const target = targetOn(device, options);
     const named = tunablesOf(options.set);
-    // A lock file may have other tunables for every shape.
+    // A lock file may have other tunables for every shape; what is the same for several is told once.
+    const told = new Set<string>();
+    const once = (line: string) => {
+      if (!told.has(line)) context.progress(line);
+      told.add(line);
+    };
     const benched = schemes.map((scheme) => ({
       name: scheme.name,
       generate: async (shape: ShapeClass) => {
         const kernels = { scheme, model, target, device: device.identity.name };
-        const { choice } = await tunedChoice(context, { ...options, shape: shapeText(shape) }, kernels, named);
+        const { choice } = await tunedChoice(
+          { progress: once },
+          { ...options, shape: shapeText(shape) },
+          kernels,
+          named,
+        );
         return generate(scheme, model, target, choice);
       },
     }));
@@ -124,21 +134,14 @@ export async function bench(
   } finally {
     await device.close();
   }
-  if (options.out !== undefined) await writeWhole(options.out, `${JSON.stringify(document, null, 2)}\n`);
+  if (options.out !== undefined) await writeWhole(options.out, '--out', `${JSON.stringify(document, null, 2)}\n`);
   if (options.html !== undefined) {
     const { buildBenchReport } = await import('../runtime/report/benchReport.js');
-    await writeWhole(options.html, await buildBenchReport(document, history));
+    await writeWhole(options.html, '--html', await buildBenchReport(document, history));
   }
   // Nothing measured is no success either; the document says why.
   const failed = document.rows.length === 0 || document.rows.some(({ correct }) => !correct);
   return { code: failed ? exitCodes.failed : exitCodes.done, json: document, text: textOf(document, context) };
-}
-
-/** The device's own target unless options of the kernels say otherwise. */
-function targetFrom(options: SchedulingOptions, device: Device): Target {
-  const { arch, plain, f16, subgroups, subgroupMatrices } = options;
-  const given = [arch, plain, f16, subgroups, subgroupMatrices].some((option) => option !== undefined);
-  return given ? targetOf(device.target, options) : targetFor(device);
 }
 
 /** A target that has no fp16 kernel for the model is measured without. */

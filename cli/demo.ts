@@ -27,7 +27,7 @@ export type RunBackend = typeof runBackend;
 export async function demo(context: Context, options: DemoOptions, run: RunBackend = runBackend): Promise<Outcome> {
   const started = performance.now();
   const names = commaList(options.backends).map((name) => oneOfNames('--backends', name, backendNames));
-  await requirePlace(options.out);
+  await requirePlace(options.out, '--out');
   const path = packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors');
   const activations = await loadActivations(path);
   const layers = layersOf(options.layers, activations);
@@ -47,7 +47,7 @@ export async function demo(context: Context, options: DemoOptions, run: RunBacke
     layers: layers.map((layer) => activations.layer(layer)),
     schemes: [result],
   });
-  await writeWhole(options.out, html);
+  await writeWhole(options.out, '--out', html);
 
   const failed = backends.filter((each) => each.status === 'ran' && !(each.maxError <= each.bar));
   const skipped = backends.filter(({ status }) => status === 'skipped').length;

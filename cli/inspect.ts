@@ -25,6 +25,10 @@ interface PlannedBuffer {
 
 const mostTokens = 2 ** 24;
 
+/** A short prompt is larger than in fp16: its codebook and basis do not shrink with it. */
+const sizeText = (ratio: number) =>
+  ratio < 1 ? `${(1 / ratio).toFixed(2)} times larger` : `${ratio.toFixed(2)} times smaller`;
+
 export async function inspect(context: Context, schemeName: string, options: InspectOptions): Promise<Outcome> {
   const tokens = wholeNumber('--tokens', options.tokens, { from: 1, to: mostTokens });
   const generated = wholeNumber('--generated', options.generated, { from: 0, to: mostTokens });
@@ -102,7 +106,7 @@ export async function inspect(context: Context, schemeName: string, options: Ins
       return `${count} layers see ${seen}: ${angles}`;
     })
     .join('\n');
-  const closing = `${grouped(totalBytes)} bytes, ${bytesPerToken.toFixed(1)} a token; fp16 ${grouped(fp16Bytes)}; ${ratio.toFixed(2)} times smaller`;
+  const closing = `${grouped(totalBytes)} bytes, ${bytesPerToken.toFixed(1)} a token; fp16 ${grouped(fp16Bytes)}; ${sizeText(ratio)}`;
   return {
     json: {
       scheme: scheme.name,

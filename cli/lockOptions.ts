@@ -60,8 +60,17 @@ export async function tunedChoice(
     );
     return untuned;
   }
+  if (device === undefined) reportDevice(context, path, locked);
   await report(context, path, locked, kernels, named);
   return { choice: { ...locked.choice, ...named } };
+}
+
+/** Where nobody said which device's winners are wanted, the choice is told. */
+function reportDevice(context: Pick<Context, 'progress'>, path: string, { device, standsIn, others }: Locked): void {
+  if (others.length > 0) context.progress(`${path}: winners of ${device} are taken, not those of ${others.join(', ')}`);
+  if (standsIn) {
+    context.progress(`${path}: ${device} is no GPU: its times say nothing of one; --no-lockfile leaves them out`);
+  }
 }
 
 async function report(

@@ -23,7 +23,7 @@ export async function writeGenerated(
   for (const name of files.keys()) {
     if (!isPlainName(name)) throw new Error(`a generated file is called ${JSON.stringify(name)}`);
   }
-  requireName(folder);
+  requireName(folder, '--out');
   try {
     await contentsOf(folder);
     await makeFolder(folder);
@@ -39,7 +39,7 @@ export async function writeGenerated(
       await lock.release();
     }
   } catch (error) {
-    throw explained(folder, error);
+    throw explained(folder, '--out', error);
   }
 }
 
@@ -85,30 +85,34 @@ async function makeFolder(folder: string): Promise<void> {
 const statOf = (path: string) => stat(path).catch(() => undefined);
 
 /** @throws KvforgeError `wrong-use` for an empty path */
-function requireName(path: string): void {
+function requireName(path: string, option: string): void {
   if (path.trim() !== '') return;
   const hint = 'A variable in the command may be empty.';
-  throw new KvforgeError('wrong-use', { at: '--out', expected: 'a path', received: JSON.stringify(path), hint });
+  throw new KvforgeError('wrong-use', { at: option, expected: 'a path', received: JSON.stringify(path), hint });
 }
 
-/** Refuses a path that `writeWhole` could not write, before the work whose result goes there. */
-export async function requirePlace(path: string): Promise<void> {
-  requireName(path);
+/**
+ * Refuses a path that `writeWhole` could not write, before the work whose result goes there.
+ *
+ * @param option that names the path, for errors
+ */
+export async function requirePlace(path: string, option: string): Promise<void> {
+  requireName(path, option);
   try {
     await refuseFolder(path);
     await access(dirname(path), constants.W_OK);
   } catch (error) {
-    throw explained(path, error);
+    throw explained(path, option, error);
   }
 }
 
 /** Writes one file whole or not at all. */
-export async function writeWhole(path: string, text: string): Promise<void> {
+export async function writeWhole(path: string, option: string, text: string): Promise<void> {
   try {
     await refuseFolder(path);
     await replace(path, text);
   } catch (error) {
-    throw explained(path, error);
+    throw explained(path, option, error);
   }
 }
 
@@ -220,9 +224,9 @@ const reasons: Readonly<Record<string, string>> = {
   ENAMETOOLONG: 'a name that is too long',
 };
 
-function explained(path: string, error: unknown): unknown {
+function explained(path: string, option: string, error: unknown): unknown {
   const received = reasons[(error as NodeJS.ErrnoException).code ?? ''];
   if (received === undefined) return error;
-  const parts = { at: '--out', expected: `a place to write ${path}`, received, hint: 'Choose another path.' };
+  const parts = { at: option, expected: `a place to write ${path}`, received, hint: 'Choose another path.' };
   return new KvforgeError('wrong-use', parts, { cause: error as Error });
 }

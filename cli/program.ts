@@ -98,6 +98,7 @@ function declare(session: Session): Command {
           .option('--html <file>', 'write a report with plots there')
           .option('--history <file>', 'plot this output of kvforge tune --json in the report'),
         'that of the GPU',
+        'that of the device',
       ),
     ),
   );
@@ -121,7 +122,8 @@ function declare(session: Session): Command {
       .option(
         '--subgroup-matrices',
         'wgsl: attention by subgroup matrices (experimental; not yet seen right on a GPU, so verify it)',
-      ),
+      )
+      .option('--workgroup-bytes <n>', 'wgsl: workgroup storage that kernels may use (default: that of the device)'),
   );
   return program;
 }
@@ -152,7 +154,7 @@ function forScheme(name: string, description: string): Command {
 }
 
 /** The options of kernels, as `generate` writes them. */
-function withSchedule(command: Command, usualArch = 'sm_80'): Command {
+function withSchedule(command: Command, usualArch = 'sm_80', usualBytes = '16384'): Command {
   return command
     .option('--arch <arch>', `cuda: the lowest architecture, sm_80 to sm_120 (default: ${usualArch})`)
     .option('--plain', 'cuda: float32 arithmetic instead of tensor cores')
@@ -162,6 +164,7 @@ function withSchedule(command: Command, usualArch = 'sm_80'): Command {
       '--subgroup-matrices',
       'wgsl: attention by subgroup matrices (experimental; not yet seen right on a GPU, so verify it)',
     )
+    .option('--workgroup-bytes <n>', `wgsl: workgroup storage that kernels may use (default: ${usualBytes})`)
     .option('--set <stage.tunable=value>', 'choose a tunable; may be repeated', collected, []);
 }
 
@@ -181,10 +184,12 @@ function withLock(command: Command): Command {
 
 const collected = (value: string, before: readonly string[]): readonly string[] => [...before, value];
 
-function usageError({ message, code }: CommanderError): UsageError {
+/** @param command the one whose options or arguments are wrong, where one was named */
+function usageError({ message, code }: CommanderError, command: string | undefined): UsageError {
   const [first, ...rest] = message.replace(/^error: /, '').split('\n');
-  if (code === 'commander.help') return new UsageError('no command', 'See kvforge --help.');
-  return new UsageError(first!, rest.join(' ').replace(/^\(|\)$/g, '') || 'See kvforge --help.');
+  const help = `See kvforge ${command === undefined ? '' : `${command} `}--help.`;
+  if (code === 'commander.help') return new UsageError('no command', help);
+  return new UsageError(first!, rest.join(' ').replace(/^\(|\)$/g, '') || help);
 }
 
 /**
@@ -206,12 +211,17 @@ export async function runCli(args: readonly string[], streams: Streams, open = n
     printed: '',
     context: { colors, progress: (line) => streams.err(`${line}\n`), onInterrupt: (close) => open.add(close) },
   };
+  const program = declare(session);
   try {
-    await declare(session).parseAsync(args, { from: 'user' });
+    await program.parseAsync(args, { from: 'user' });
   } catch (error) {
     if (!(error instanceof CommanderError)) return fail(error, session, json);
     // Help and the version end by a throw as well.
-    if (error.exitCode !== 0) return fail(usageError(error), session, json);
+    if (error.exitCode !== 0) {
+      const named = args.find((arg) => !arg.startsWith('-'));
+      const command = program.commands.find((each) => each.name() === named);
+      return fail(usageError(error, command?.name()), session, json);
+    }
   }
   const { outcome, printed } = session;
   if (outcome) streams.out(json ? jsonDocument(outcome.json) : outcome.text);

@@ -18,7 +18,7 @@ import { requirePlace } from './outputFolder.js';
 import { resolveModel, resolveScheme } from './resolve.js';
 import { checkShapes } from './shapes.js';
 import { table } from './table.js';
-import { type SchedulingOptions, targetOf } from './target.js';
+import { optionsOf, type SchedulingOptions, targetOf, targetOn } from './target.js';
 import { commaList, oneOfNames, wholeNumber } from './values.js';
 import { workerEntry } from './workerEntry.js';
 
@@ -56,23 +56,32 @@ export async function tuneCommand(
   const device = oneOfNames('--device', options.device, deviceNames);
   const seconds = wholeNumber('--budget', options.budget, { from: 1, to: 86_400 });
   const limit = wholeNumber('--limit', options.limit, { from: 1, to: 3600 });
-  const stages = options.stages === undefined ? tunedStages : commaList(options.stages);
+  const stages =
+    options.stages === undefined
+      ? tunedStages
+      : commaList(options.stages).map((name) => oneOfNames('--stages', name, tunedStages));
+  const language = device === 'webgpu' ? 'wgsl' : 'cuda';
+  const scheduling = { ...options, set: [] };
+  // Options of the other language, and the like: known without the device.
+  targetOf(language, scheduling);
   const shapes = commaList(options.shapes).map((text) => parseShape(text, '--shapes'));
   const started = performance.now();
   const model = await resolveModel(options.model);
   const scheme = await resolveScheme(schemeName, model);
-  checkShapes(shapes, model);
+  checkShapes(shapes, model, '--shapes');
   // A lock file that cannot be read or written is better known before an hour of measurements than after it.
-  await requirePlace(options.lockfile);
+  await requirePlace(options.lockfile, '--lockfile');
   await readLock(options.lockfile);
   const folder = await keptIn();
-  const measurer = start({ scheme: schemeName, model: options.model, device });
+  const measurer = counting(start({ scheme: schemeName, model: options.model, device }));
   const { release } = context.onInterrupt(() => measurer.close());
   try {
     const recalled = await recallFacts(folder, device);
     const facts = recalled ?? (await askFacts(measurer, folder, device));
     const sure = recalled ? sameDevice(measurer, recalled, () => askFacts(measurer, folder, device)) : measurer;
-    const target = targetOn(facts, device, options);
+    const { architecture, features, sharedBytes } = facts;
+    const described = { identity: { architecture }, features: new Set(features), limits: { sharedBytes } };
+    const target = targetOn({ target: language, ...described }, scheduling);
     context.progress(
       `tuning ${scheme.name} on ${model.name} for ${targetName(target)}: ${facts.name}, driver ${facts.driver}`,
     );
@@ -113,12 +122,31 @@ export async function tuneCommand(
     return {
       code: failed ? exitCodes.failed : exitCodes.done,
       json: { ...about, shapes: found },
-      text: textOf(found, about, options.explain === true, context),
+      text: textOf(
+        found,
+        { ...about, options: optionsOf(target), measured: measurer.asked() },
+        options.explain === true,
+        context,
+      ),
     };
   } finally {
     release();
     await measurer.close();
   }
+}
+
+/** Counts what is measured, not only looked up. */
+function counting(measurer: Measurer): Measurer & { asked(): number } {
+  let count = 0;
+  return {
+    facts: () => measurer.facts(),
+    ask: (request, limitMs) => {
+      if (request.type !== 'compile') count++;
+      return measurer.ask(request, limitMs);
+    },
+    close: () => measurer.close(),
+    asked: () => count,
+  };
 }
 
 async function askFacts(measurer: Measurer, folder: string, device: string): Promise<DeviceFacts> {
@@ -149,13 +177,6 @@ function sameDevice(measurer: Measurer, recalled: DeviceFacts, ask: () => Promis
     },
     close: () => measurer.close(),
   };
-}
-
-/** Kernels for the architecture of the GPU, unless the user names another; the emulator and WebGPU have the usual targets. */
-function targetOn({ architecture }: DeviceFacts, device: string, options: TuneOptions): Target {
-  const language = device === 'webgpu' ? 'wgsl' : 'cuda';
-  const own = language === 'cuda' && architecture !== undefined ? { arch: architecture } : {};
-  return targetOf(language, { ...own, ...options, set: [] });
 }
 
 interface Origin extends Pick<LockEntry, 'scheme' | 'model' | 'modelHash'> {
@@ -201,7 +222,13 @@ const columns = [
 
 function textOf(
   found: readonly StageTuning[],
-  { lockfile, seconds, clock }: { lockfile: string | null; seconds: number; clock: string },
+  {
+    lockfile,
+    seconds,
+    clock,
+    options,
+    measured,
+  }: { lockfile: string | null; seconds: number; clock: string; options: string; measured: number },
   explain: boolean,
   context: Context,
 ): string {
@@ -221,7 +248,10 @@ function textOf(
   const failed = found.some(({ failed, winner }) => failed > 0 && winner === undefined);
   const hint = failed ? '; --explain says why there are none, --retry tries again what failed' : '';
   const closing = `${clock} clock, ${seconds.toFixed(1)} s; ${lockfile === null ? 'no winners to write' : `winners are in ${lockfile}`}${hint}\n`;
-  return `${list}\n${closing}${explain ? explanation(found, context) : ''}`;
+  const known = measured === 0 && found.some(({ tried, failed }) => tried + failed > 0);
+  const kept = known ? 'nothing was measured now: every result was kept from an earlier run\n' : '';
+  const use = lockfile === null ? '' : `generate and verify take them with ${options}\n`;
+  return `${list}\n${closing}${kept}${use}${explain ? explanation(found, context) : ''}`;
 }
 
 function explanation(found: readonly StageTuning[], context: Context): string {

@@ -36,13 +36,15 @@ export async function verify(
   const scheme = await resolveScheme(schemeName, model);
   const language = deviceName === 'webgpu' ? 'wgsl' : 'cuda';
   const target = targetOf(language, options);
-  const { choice } = await tunedChoice(context, options, { scheme, model, target }, tunablesOf(options.set));
-  const generated = await generate(scheme, model, target, choice);
+  const named = tunablesOf(options.set);
   const device = await tools.open(deviceName, { checks: 'full' }, context);
-  context.progress(`verifying ${scheme.name} on ${model.name}: ${device.description}`);
   const started = performance.now();
   let result: VerifyResult;
   try {
+    const kernels = { scheme, model, target, device: device.identity.name };
+    const { choice } = await tunedChoice(context, options, kernels, named);
+    const generated = await generate(scheme, model, target, choice);
+    context.progress(`verifying ${scheme.name} on ${model.name}: ${device.description}`);
     const verifyScheme = await tools.verifyScheme();
     result = await verifyScheme(device, scheme, model, { cases, seed, generated, onProgress: reporter(context) });
   } finally {
@@ -66,7 +68,8 @@ export async function verify(
 }
 
 /** The options of the kernels, as they were given. */
-function schedule({ arch, plain, f16, subgroups, subgroupMatrices, set, lockfile, shape }: VerifyOptions): string {
+function schedule(options: VerifyOptions): string {
+  const { arch, plain, f16, subgroups, subgroupMatrices, workgroupBytes, set, lockfile, shape } = options;
   const flags = [
     plain && '--plain',
     f16 && '--f16',
@@ -78,6 +81,7 @@ function schedule({ arch, plain, f16, subgroups, subgroupMatrices, set, lockfile
   const given = [
     ...(arch === undefined ? [] : [`--arch ${arch}`]),
     ...flags,
+    ...(workgroupBytes === undefined ? [] : [`--workgroup-bytes ${workgroupBytes}`]),
     ...set.map((each) => `--set ${each}`),
     ...tuned,
     ...(shape === undefined ? [] : [`--shape ${shape}`]),

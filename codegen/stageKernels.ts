@@ -19,16 +19,19 @@ export interface StageKernel {
   readonly source: string;
 }
 
-/** The kernels of one stage with all of its tunables chosen. */
+/** The kernels of one stage with all of its tunables chosen; what is generated does not depend on the order they come in. */
 export function stageKernels(
   context: StageContext,
   stage: Stage,
   tunables: Readonly<Record<string, number>>,
 ): readonly StageKernel[] {
   const { geometry, target } = context;
-  return stage.kernels(geometry, tunables, target).map((kernel) => ({
-    descriptor: describeKernel(stage.name, kernel, target, tunables),
-    source: renderKernel({ ...context, stage, tunables, kernel }),
+  // Texts name them, and are hashed: a lock file sorts its names, and would seem to be of another text.
+  const declared = Object.keys(stage.tunables(target));
+  const ordered = Object.fromEntries(declared.map((name) => [name, tunables[name]!]));
+  return stage.kernels(geometry, ordered, target).map((kernel) => ({
+    descriptor: describeKernel(stage.name, kernel, target, ordered),
+    source: renderKernel({ ...context, stage, tunables: ordered, kernel }),
   }));
 }
 

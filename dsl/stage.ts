@@ -243,8 +243,24 @@ export function chooseTunables<Space extends TunableSpace, Sizes extends Pick<Ge
     at: stage.name,
     expected: `a schedule that fits ${geometry.model.name} on ${target.language}`,
     received: firstReason ?? 'no candidate',
-    hint: 'Change the scheme, the tunables or the target.',
+    hint: fitsWithoutTensorCores(stage, geometry, target)
+      ? 'Without tensor cores it fits: give --plain, or tensorCores: false.'
+      : 'Change the scheme, the tunables or the target.',
   });
+}
+
+/** Whether float32 arithmetic has a schedule where matrix products have none. */
+function fitsWithoutTensorCores<Space extends TunableSpace, Sizes>(
+  stage: Stage<Space, Sizes>,
+  geometry: Sizes,
+  target: Target,
+): boolean {
+  if (target.language !== 'cuda' || !target.tensorCores) return false;
+  const plain = { ...target, tensorCores: false };
+  for (const tunables of combinations(stage.tunables(plain))) {
+    if (exclusionOf(stage, geometry, plain, tunables as Chosen<Space>) === undefined) return true;
+  }
+  return false;
 }
 
 /** Why these tunables cannot be: the constraint that fails, or what the target has no room for; undefined if they can. */

@@ -29,7 +29,7 @@ export { LoadedKernels, type LoadOptions } from './kernels.js';
 export type { SequenceLengths } from './record.js';
 export * as reference from './reference/index.js';
 export { parseSafetensors, type Tensor, tensorValues } from './safetensors.js';
-export { targetFor } from './targetFor.js';
+export { type TargetFacts, targetFor } from './targetFor.js';
 export type { LockEntry } from './tune/lock/format.js';
 export type { Locked } from './tune/lock/lookup.js';
 export { readTuned, type Tuned, type TunedFor } from './tune/lock/tuned.js';

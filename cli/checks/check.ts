@@ -1,3 +1,5 @@
+import type { DeviceName } from '../devices.js';
+
 /** One line of `kvforge doctor`. */
 export interface Check {
   readonly name: string;
@@ -5,8 +7,8 @@ export interface Check {
   readonly detail: string;
   /** The next thing to do; empty where all is well. */
   readonly fix: string;
-  /** Whether kernels run on what was found. */
-  readonly runsKernels?: boolean;
+  /** What `--device` calls the device that was found, where kernels run on it. */
+  readonly runsOn?: DeviceName;
 }
 
 export function found(name: string, detail: string): Check {

@@ -44,14 +44,15 @@ async function gpuChecks(compiles: boolean): Promise<readonly Check[]> {
   return [missing('gpu', 'none that the driver shows', 'Check nvidia-smi and CUDA_VISIBLE_DEVICES.')];
 }
 
-function gpuCheck({ index, name, uuid, architecture, bytes }: CudaDeviceFacts, compiles: boolean): Check {
+export function gpuCheck({ index, name, uuid, architecture, bytes }: CudaDeviceFacts, compiles: boolean): Check {
   const memory = `${(bytes / 2 ** 30).toFixed(1)} GiB`;
   const title = `gpu ${index}: ${name}`;
   if (architecture === undefined) {
     return missing(title, `${uuid}; ${memory}; older than compute capability 8.0`, 'Use another GPU.');
   }
   const chosen = `KVFORGE_GPU=${index} chooses it`;
-  return { ...found(title, [uuid, memory, architecture, chosen].join('; ')), runsKernels: compiles };
+  const check = found(title, [uuid, memory, architecture, chosen].join('; '));
+  return compiles ? { ...check, runsOn: 'cuda' } : check;
 }
 
 async function cacheCheck(): Promise<Check> {

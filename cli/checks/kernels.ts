@@ -47,7 +47,7 @@ async function emulatorCheck(): Promise<Check> {
       return missing('emulator', 'a kernel gave wrong numbers', 'Report it with the version of g++.');
     }
     const ms = Math.round(performance.now() - started);
-    return { ...found('emulator', `compiled and ran a kernel in ${ms} ms`), runsKernels: true };
+    return { ...found('emulator', `compiled and ran a kernel in ${ms} ms`), runsOn: 'emulator' };
   } finally {
     await device.close();
   }
@@ -90,6 +90,6 @@ async function adapterChecks(): Promise<readonly Check[]> {
       `${has('subgroups', 'subgroups')}${features.includes('subgroups') ? sizes : ''}`,
       `${sharedBytes / 1024} KB of workgroup memory`,
     ];
-    return { ...found(`webgpu adapter: ${name}`, detail.join('; ')), runsKernels: true };
+    return { ...found(`webgpu adapter: ${name}`, detail.join('; ')), runsOn: 'webgpu' as const };
   });
 }

@@ -32,7 +32,7 @@ export async function buildBenchReport(
   });
 }
 
-function factsOf({ rows, ceiling }: BenchDocument) {
+function factsOf({ rows, ceiling, baseline }: BenchDocument) {
   const best = rows.filter(
     ({ ratio, scheme, stage }) => ratio !== null && stage === 'attend' && scheme !== 'fp16' && scheme !== 'cudnn',
   );
@@ -40,7 +40,12 @@ function factsOf({ rows, ceiling }: BenchDocument) {
   const wrong = rows.filter(({ correct }) => !correct).length;
   return [
     ...(top
-      ? [{ value: `${top.ratio!.toFixed(2)}x`, label: `best ratio to the baseline: ${top.scheme}, ${top.shape}` }]
+      ? [
+          {
+            value: `${top.ratio!.toFixed(2)}x`,
+            label: `best ratio to ${baseline === 'cudnn' ? 'cuDNN' : baseline}: ${top.scheme}, ${top.shape}`,
+          },
+        ]
       : []),
     { value: rateText(ceiling.gbps), label: 'read by a kernel that only reads' },
     { value: String(rows.length), label: 'measurements' },

@@ -7,7 +7,11 @@ export type Outcome = Reply | { readonly type: 'crashed' | 'hung'; readonly reas
 
 /** Takes measurements; whatever becomes of one, the next can be asked for. */
 export interface Measurer {
-  /** @throws KvforgeError where the device cannot be opened */
+  /**
+   * Opens the device, unless it is open.
+   *
+   * @throws KvforgeError where it cannot be opened
+   */
   facts(): Promise<DeviceFacts>;
   /** @param limitMs after which the measurement is given up, and counts as hung */
   ask(request: Exclude<Request, { type: 'open' }>, limitMs: number): Promise<Outcome>;
@@ -43,24 +47,32 @@ export class ChildMeasurer implements Measurer {
   }
 
   async facts(): Promise<DeviceFacts> {
-    this.#child ??= await this.#open();
-    return this.#child.facts;
+    return (await this.#ready()).facts;
   }
 
   async ask(request: Exclude<Request, { type: 'open' }>, limitMs: number): Promise<Outcome> {
+    const { process } = await this.#ready();
+    const outcome = await this.#send(process, request, limitMs);
     if (this.#closed) return never;
-    this.#child ??= await this.#open();
-    const outcome = await this.#send(this.#child.process, request, limitMs);
-    if (this.#closed) return never;
-    const lost = outcome.type === 'failed' && outcome.failure.code === 'device-lost';
-    if (outcome.type !== 'crashed' && outcome.type !== 'hung' && !lost) return outcome;
+    if (!endsProcess(outcome)) return outcome;
     await this.#end();
+    const lost = outcome.type === 'failed' && outcome.failure.code === 'device-lost';
     return lost ? { type: 'crashed', reason: failureText(outcome.failure) } : outcome;
   }
 
   close(): Promise<void> {
     this.#closed = true;
     return this.#end();
+  }
+
+  /** The process, opened unless it is. */
+  async #ready(): Promise<{ readonly process: ChildProcess; readonly facts: DeviceFacts }> {
+    if (this.#closed) return never;
+    this.#child ??= await this.#open();
+    const child = this.#child;
+    if (!this.#closed) return child;
+    await this.#end();
+    return never;
   }
 
   async #end(): Promise<void> {
@@ -117,6 +129,12 @@ export class ChildMeasurer implements Measurer {
   }
 }
 
+/** Whether the next request needs a new process: after a fault of a kernel the device of the old one may be lost. */
+export function endsProcess(outcome: Outcome): boolean {
+  if (outcome.type === 'failed') return ['device-lost', 'kernel-fault'].includes(outcome.failure.code);
+  return outcome.type === 'crashed' || outcome.type === 'hung';
+}
+
 /** Ends a process that may not listen any more. */
 function end(child: ChildProcess): Promise<void> {
   return new Promise((resolve) => {
@@ -133,6 +151,6 @@ export function errorOf({ code, ...parts }: Failure): Error {
 }
 
 /** A failure in one sentence. */
-export function failureText({ at, expected, received }: Failure): string {
+export function failureText({ at, expected, received }: Omit<Failure, 'code' | 'hint'>): string {
   return `${at}: expected ${expected}, got ${received}`;
 }

@@ -12,6 +12,7 @@ const factsShape = z.strictObject({
   architecture: z.enum(architectures as readonly [Architecture, ...Architecture[]]).optional(),
   multiprocessors: z.number().int().positive().optional(),
   sharedBytes: z.number().int().nonnegative(),
+  features: z.array(z.string()),
   clock: z.enum(['device', 'host']),
 });
 

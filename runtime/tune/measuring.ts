@@ -1,13 +1,15 @@
 import { type GeneratedKernels, generate } from '../../codegen/generate.js';
-import { KvforgeError } from '../../dsl/errors.js';
+import { type ErrorParts, KvforgeError } from '../../dsl/errors.js';
 import type { ModelShape } from '../../dsl/model.js';
 import type { Scheme } from '../../dsl/scheme.js';
 import type { Target } from '../../dsl/stage.js';
+import { checkKernel } from '../checks.js';
 import type { CompiledKernel, Device, KernelText } from '../device.js';
 import { LoadedKernels } from '../kernels.js';
 import type { Bench, Prepared } from './bench.js';
 import { AttendBench, DecompressBench } from './cacheBench.js';
 import { CandidateCheck } from './check.js';
+import { failureText } from './child.js';
 import { PromptBench } from './promptBench.js';
 import type { Reply, Variant, Work } from './protocol.js';
 import { planSamples } from './sampling.js';
@@ -32,6 +34,8 @@ export class Measuring {
   /** @param checked the same texts were found right before */
   async measure(target: Target, work: Work, variant: Variant, checked: boolean): Promise<Reply> {
     const texts = await this.#texts(target, work.stage, variant.tunables);
+    const beyond = this.#beyondLimits(texts, work.stage);
+    if (beyond !== undefined) return { type: 'refused', reason: failureText(beyond) };
     const found = checked ? undefined : await this.#check.run(this.#device, work.stage, texts);
     const worst = found?.faults[0];
     if (worst !== undefined) return { type: 'wrong', reason: worst };
@@ -74,6 +78,25 @@ export class Measuring {
     } finally {
       for (const prepared of all) prepared.release();
     }
+  }
+
+  /**
+   * What the device's limits have against a candidate. A feature that it lacks is another matter: the target asks for it, so
+   * no candidate could run, and compiling says so.
+   */
+  #beyondLimits({ manifest }: GeneratedKernels, stage: string): ErrorParts | undefined {
+    const device = this.#device;
+    for (const descriptor of manifest.kernels) {
+      const { requires } = descriptor;
+      if (descriptor.stage !== stage || requires.some((feature) => !device.features.has(feature))) continue;
+      try {
+        checkKernel({ descriptor, source: '' }, device);
+      } catch (error) {
+        if (error instanceof KvforgeError && error.code === 'missing-capability') return error.parts;
+        throw error;
+      }
+    }
+    return undefined;
   }
 
   #texts(target: Target, stage: string, tunables: NamedTunables): Promise<GeneratedKernels> {

@@ -10,6 +10,8 @@ export interface DeviceFacts {
   readonly multiprocessors?: number | undefined;
   /** Shared memory of a block, at most. */
   readonly sharedBytes: number;
+  /** Of WebGPU, as `Device.features` has them: they decide what its kernels are generated for. */
+  readonly features: readonly string[];
   readonly clock: 'device' | 'host';
 }
 
@@ -68,6 +70,8 @@ export type Reply =
     }
   /** Not timed: the results are not those of the reference. */
   | { readonly type: 'wrong'; readonly reason: string }
+  /** Not tried: the device has no room for its blocks. */
+  | { readonly type: 'refused'; readonly reason: string }
   | { readonly type: 'compiled' }
   | { readonly type: 'repeated'; readonly samples: readonly (readonly number[])[] }
   | { readonly type: 'failed'; readonly failure: Failure };

@@ -1,7 +1,7 @@
 import type { Target } from '../../dsl/stage.js';
 import type { Planned, PlannedSpace } from './candidates.js';
-import { errorOf, failureText, type Measurer, type Outcome } from './child.js';
-import type { DeviceFacts, Work } from './protocol.js';
+import { endsProcess, errorOf, failureText, type Measurer, type Outcome } from './child.js';
+import type { DeviceFacts, Request, Work } from './protocol.js';
 import { shapeText } from './shapeClass.js';
 import { candidateText, type NamedTunables } from './space.js';
 import { measuredFrom, median } from './statistics.js';
@@ -91,7 +91,12 @@ class Costs {
   }
 }
 
-/** Searches one stage on one shape: every time that is known is used, and every new one is on the disk before the next. */
+/**
+ * Searches one stage on one shape: every time that is known is used, and every new one is on the disk before the next.
+ *
+ * @throws KvforgeError for a fault of the machine, which says nothing of a candidate: `missing-capability` without what
+ * compiles, say, and what opening the device again throws
+ */
 export async function search(task: SearchTask, tools: SearchTools, limits: SearchLimits): Promise<Searched> {
   return new Search(task, tools, limits).run();
 }
@@ -150,7 +155,7 @@ class Search {
     const { work, target } = this.#task;
     const tunables = some.map(([first]) => first!.tunables);
     const request = { type: 'compile', target, stage: work.stage, tunables } as const;
-    const outcome = await this.#tools.measurer.ask(request, this.#limit());
+    const outcome = await this.#ask(request, this.#limit());
     if (outcome.type !== 'compiled') {
       // Which of them is at fault shows when they are measured, one by one.
       this.#ahead = 1;
@@ -201,8 +206,13 @@ class Search {
     const left = this.#limits.deadline - this.#tools.now();
     const needed = this.#cost(candidate) + this.#reserve();
     if (left > needed && left > 0) return undefined;
-    if (left <= 0) return { kind: 'budget', reason: 'the budget was used up' };
-    return { kind: 'budget', reason: `${seconds(left)} s left, and it may take ${seconds(needed)} s` };
+    if (left <= 0) return this.#outOfBudget('the budget was used up');
+    return this.#outOfBudget(`${seconds(left)} s left, and it may take ${seconds(needed)} s`);
+  }
+
+  /** Without a single time there is no result, and only more time makes one. */
+  #outOfBudget(reason: string): { kind: 'budget'; reason: string } {
+    return { kind: 'budget', reason: this.#timed().length === 0 ? `${reason}; raise --budget` : reason };
   }
 
   #cost({ source }: Planned): number {
@@ -221,6 +231,14 @@ class Search {
     return Math.max(1, Math.min(candidateMs, left + grace));
   }
 
+  /** An answer that is about what was asked: without NVRTC, say, every candidate would be refused, and stay so. */
+  async #ask(request: Exclude<Request, { type: 'open' }>, limitMs: number): Promise<Outcome> {
+    const outcome = await this.#tools.measurer.ask(request, limitMs);
+    const missing = outcome.type === 'failed' && outcome.failure.code === 'missing-capability';
+    if (missing) throw errorOf(outcome.failure);
+    return outcome;
+  }
+
   /** @returns why the other candidates of the same text need not be tried */
   async #measure(candidate: Planned): Promise<{ kind: Untried['kind']; reason: string } | undefined> {
     const { work, target } = this.#task;
@@ -228,7 +246,7 @@ class Search {
     const kind = this.#compiled.has(source) ? 'known' : 'fresh';
     const limitMs = this.#limit();
     const started = this.#tools.now();
-    const outcome = await this.#tools.measurer.ask(
+    const outcome = await this.#ask(
       { type: 'measure', target, work, variant: { tunables, splits }, checked: this.#right.has(source) },
       limitMs,
     );
@@ -245,10 +263,14 @@ class Search {
     }
     const { status, reason } = this.#fault(outcome, limitMs);
     if (status === 'budget') {
-      this.#leave(candidate, 'budget', reason);
-      return { kind: 'budget', reason: 'the budget was used up' };
+      this.#leave(candidate, 'budget', this.#outOfBudget(reason).reason);
+      return this.#outOfBudget('the budget was used up');
     }
-    if (status === 'crashed' || status === 'hung') this.#compiled.clear();
+    if (endsProcess(outcome)) {
+      this.#compiled.clear();
+      // Of a device that does not open any more nobody knows whether the candidate was at fault.
+      await this.#tools.measurer.facts();
+    }
     this.#tools.progress(`${work.stage} ${shapeText(work.shape)}: ${candidateText(candidate)}: ${status}: ${reason}`);
     this.#leave(candidate, status, reason);
     const record: TimingRecord = { status, reason, seconds: ms / 1000 };
@@ -280,13 +302,14 @@ class Search {
   ): { status: 'wrong' | 'refused' | 'crashed' | 'hung' | 'budget'; reason: string } {
     switch (outcome.type) {
       case 'wrong':
+      case 'refused':
       case 'crashed':
         return { status: outcome.type, reason: outcome.reason };
       case 'hung':
         // It was given less time than a candidate has.
         return limitMs < this.#limits.candidateMs
           ? { status: 'budget', reason: `it was given up after ${seconds(limitMs)} s` }
-          : { status: 'hung', reason: outcome.reason };
+          : { status: 'hung', reason: `no answer in ${limitMs / 1000} s; if the device is only slow, raise --limit` };
       case 'failed': {
         const { failure } = outcome;
         if (failure.code === 'internal') throw errorOf(failure);
@@ -328,7 +351,7 @@ class Search {
     if (this.#tools.now() + needed > this.#limits.deadline) return;
     const { work, target } = this.#task;
     const variants = finalists.map(({ candidate: { tunables, splits } }) => ({ tunables, splits }));
-    const outcome = await this.#tools.measurer.ask({ type: 'repeat', target, work, variants }, this.#limit());
+    const outcome = await this.#ask({ type: 'repeat', target, work, variants }, this.#limit());
     if (outcome.type !== 'repeated') {
       this.#tools.progress(`${work.stage} ${shapeText(work.shape)}: the best were not timed again: ${outcome.type}`);
       return;

@@ -18,12 +18,17 @@ export function measuredFrom(samples: readonly number[]): Measured {
   return { microseconds, spread: median(samples.map((sample) => Math.abs(sample - microseconds))) };
 }
 
+/** Part of the faster median: times that scatter more than this say too little to call anything slower as fast. */
+const mostNoise = 0.1;
+
 /**
- * Whether the medians are apart by no more than the samples themselves are: 1.4826 times a median absolute deviation is a
- * standard deviation where the noise is normal.
+ * Whether the medians are apart by no more than the samples themselves are, and by a tenth of the faster one at most:
+ * 1.4826 times a median absolute deviation is a standard deviation where the noise is normal.
  */
 export function withinNoise(a: Measured, b: Measured): boolean {
-  return Math.abs(a.microseconds - b.microseconds) <= 1.4826 * (a.spread + b.spread);
+  const noise = 1.4826 * (a.spread + b.spread);
+  const most = mostNoise * Math.min(a.microseconds, b.microseconds);
+  return Math.abs(a.microseconds - b.microseconds) <= Math.min(noise, most);
 }
 
 /** Ranks from 1; equal numbers share the mean of theirs. */

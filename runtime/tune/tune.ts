@@ -4,13 +4,13 @@ import type { ModelShape } from '../../dsl/model.js';
 import type { Scheme } from '../../dsl/scheme.js';
 import type { Stage, Target } from '../../dsl/stage.js';
 import { stages } from '../../dsl/stages/index.js';
-import { planSpace, stageContext } from './candidates.js';
+import { type PlannedSpace, planSpace, stageContext } from './candidates.js';
 import type { Measurer } from './child.js';
 import { chooseWinner, type Ranked } from './choose.js';
 import type { DeviceFacts } from './protocol.js';
 import { type HistoryPoint, type Searched, search, type Untried } from './search.js';
 import { type ShapeClass, shapeText } from './shapeClass.js';
-import type { NamedTunables } from './space.js';
+import { candidateText, type NamedTunables } from './space.js';
 import { rankCorrelation } from './statistics.js';
 import type { TimingStore } from './store.js';
 
@@ -106,7 +106,7 @@ const weightOf = ({ stage }: Task) => (stage.name === 'attend' ? 4 : 1);
 /**
  * Searches the tunables of stages for shapes: each gets its part of the budget, and what it leaves goes to those after it.
  *
- * @throws KvforgeError `wrong-use` for a stage that is not tuned, and what opening the device throws
+ * @throws KvforgeError `wrong-use` for a stage that is not tuned, and for faults of the machine what `search` throws
  */
 export async function tune(request: TuneRequest, tools: TuneTools): Promise<readonly StageTuning[]> {
   const end = tools.now() + request.budgetMs;
@@ -118,7 +118,8 @@ export async function tune(request: TuneRequest, tools: TuneTools): Promise<read
     const { stage, shape } = task;
     // One of which nothing can be is a result, and not a good one; one that the scheme has no use for is none.
     if (space.candidates.length < 2 && !(space.candidates.length === 0 && space.pruned.length > 0)) {
-      if (space.candidates.length === 1) tools.progress(`${stage.name}: one configuration, nothing to search`);
+      const reason = nothingToSearch(space, `${request.scheme.name} on ${request.model.name}`);
+      tools.progress(`${stage.name} ${shapeText(shape)}: nothing to search: ${reason}`);
       continue;
     }
     const waiting = tasks.slice(index).reduce((sum, each) => sum + weightOf(each), 0);
@@ -127,9 +128,20 @@ export async function tune(request: TuneRequest, tools: TuneTools): Promise<read
     const { target, candidateMs, retry, exhaustive, compileAhead } = request;
     const work = { stage: stage.name, shape };
     const limits = { deadline, candidateMs, retry, exhaustive, compileAhead };
-    results.push(tuningOf(task, await search({ work, target, facts: tools.facts, space }, tools, limits)));
+    const found = await search({ work, target, facts: tools.facts, space }, tools, limits);
+    if (found.timed.length === 0 && found.untried.some(({ kind }) => kind === 'budget')) {
+      tools.progress(`${stage.name} ${shapeText(shape)}: the budget ran out before the first time; raise --budget`);
+    }
+    results.push(tuningOf(task, found));
   }
   return results;
+}
+
+/** Why a space of fewer than two candidates is not searched. */
+function nothingToSearch({ candidates: [only], pruned: [excluded] }: PlannedSpace, of: string): string {
+  if (only === undefined) return `${of} has no kernels of this stage`;
+  if (excluded === undefined) return `it has one configuration, ${candidateText(only)}`;
+  return `of its configurations only ${candidateText(only)} can be (${candidateText(excluded)}: ${excluded.reason})`;
 }
 
 function tasksOf({ stages: names, shapes }: TuneRequest): readonly Task[] {

@@ -33,7 +33,8 @@ export function worker(tools: WorkerTools): (request: Request) => Promise<Reply>
 function factsOf(device: Device): DeviceFacts {
   const { name, driver, architecture, multiprocessors } = device.identity;
   const { clock, limits } = device;
-  return { name, driver, architecture, multiprocessors, sharedBytes: limits.sharedBytes, clock };
+  const features = [...device.features];
+  return { name, driver, architecture, multiprocessors, sharedBytes: limits.sharedBytes, features, clock };
 }
 
 function failureOf(error: unknown): Failure {

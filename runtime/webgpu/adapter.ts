@@ -49,8 +49,14 @@ export type FeatureChoice = 'all' | readonly string[];
  * reached through a translation layer loses that mark.
  */
 export function isSoftware({ info }: GPUAdapter): boolean {
-  const text = `${info.vendor} ${info.architecture} ${info.device} ${info.description}`;
-  return info.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe|softpipe|basic render|\bwarp\b/i.test(text);
+  return (
+    info.isFallbackAdapter || namesSoftware(`${info.vendor} ${info.architecture} ${info.device} ${info.description}`)
+  );
+}
+
+/** Whether a text about an adapter names a rasteriser that runs on a CPU. */
+export function namesSoftware(text: string): boolean {
+  return /swiftshader|llvmpipe|lavapipe|softpipe|basic render|\bwarp\b/i.test(text);
 }
 
 /** Name for reports, which always says when the adapter is software. */

@@ -123,6 +123,29 @@ test('the result is a table, a document and a page', async () => {
   `);
 });
 
+test('a note of the lock file that holds for every shape is told once', async () => {
+  const lockfile = join(temporaryFolder(), 'kvforge.lock.json');
+  writeFileSync(lockfile, '{ "format": 1 }');
+  const { tools, run } = stub();
+  const lines: string[] = [];
+  await bench(quietContext(lines), 'shard,shard-plus', { ...options, lockfile }, tools);
+  const { schemes } = run.mock.calls[0]![0];
+  for (const tokens of [64, 128]) for (const scheme of schemes) await scheme.generate({ sequences: 1, tokens });
+  expect(lines.filter((line) => line.includes(lockfile))).toEqual(
+    ['shard', 'shard-plus'].map(
+      (name) =>
+        `${lockfile} has nothing for ${name} on smollm2-135m, sm_90a on Fake GPU: kernels have their default tunables`,
+    ),
+  );
+});
+
+test('kernels without tensor cores are for the architecture of the GPU too, as tune has them', async () => {
+  const { tools, run } = stub();
+  await bench(quietContext(), 'shard', { ...options, plain: true }, tools);
+  const { target } = await run.mock.calls[0]![0].schemes[0]!.generate({ sequences: 1, tokens: 64 });
+  expect(target).toEqual({ language: 'cuda', arch: 'sm_90a', tensorCores: false });
+});
+
 test('a wrong result ends with 1', async () => {
   const document = documentWith();
   const rows = document.rows.map((row) => ({
@@ -159,8 +182,12 @@ test.each([
     '--out: expected a place to write /no/such/folder/a, got a path through a folder that does not exist',
   ],
   [{ shapes: '1x9000' }, '--shapes: expected at most 8192 tokens (the positions of smollm2-135m), got 1x9000'],
-  [{ encode: '8193' }, '--shapes: expected at most 8192 tokens (the positions of smollm2-135m), got 1x8193'],
-  [{ html: '' }, '--out: expected a path, got ""'],
+  [{ encode: '8193' }, '--encode: expected at most 8192 tokens (the positions of smollm2-135m), got 8193'],
+  [{ html: '' }, '--html: expected a path, got ""'],
+  [
+    { html: '/no/such/folder/a' },
+    '--html: expected a place to write /no/such/folder/a, got a path through a folder that does not exist',
+  ],
 ])('%j is refused before a device is opened', async (change, message) => {
   const { tools, close } = stub();
   const fault = await bench(quietContext(), 'shard', { ...options, ...change }, tools).catch(reportError);

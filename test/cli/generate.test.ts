@@ -112,6 +112,21 @@ describe('generate', () => {
   });
 });
 
+test('query heads that no matrix tile holds are refused with what does hold them', async () => {
+  const config = join(temporaryFolder(), 'config.json');
+  const shape = { hidden_size: 17 * 64, num_attention_heads: 17, num_key_value_heads: 1, head_dim: 64 };
+  const rest = { model_type: 'llama', num_hidden_layers: 1, rope_theta: 10000, max_position_embeddings: 4096 };
+  writeFileSync(config, JSON.stringify({ ...shape, ...rest }));
+  const args = ['generate', 'shard', '--model', config, '--target', 'cuda', '--out', join(temporaryFolder(), 'out')];
+  const run = await cli(...args, '--json');
+  expect(run.code).toBe(2);
+  expect(errorOf(run).message).toMatch(
+    /^attend: .*, got needs 17 query heads a KV head in one matrix tile, which has 16 rows$/,
+  );
+  expect(errorOf(run).hint).toBe('Without tensor cores it fits: give --plain, or tensorCores: false.');
+  expect((await cli(...args, '--plain')).code).toBe(0);
+});
+
 describe('the output folder', () => {
   test('is refused when it holds anything else', async () => {
     const out = temporaryFolder();

@@ -92,6 +92,12 @@ describe('the byte plan', () => {
     expect(out).not.toContain('\u001b[');
   });
 
+  test('of a short prompt says how much larger it is than fp16', async () => {
+    const { out } = await cli('inspect', 'shard', '--model', 'smollm2-135m', '--tokens', '1');
+    // 61,696 / 768 = 80.333.
+    expect(out).toContain('61,696 bytes, 61696.0 a token; fp16 768; 80.33 times larger\n');
+  });
+
   test('notes more tokens than the model has positions', async () => {
     const run = await cli(
       'inspect',

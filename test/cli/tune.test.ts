@@ -1,8 +1,11 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { type TuneOptions, type TuneTools, tuneCommand } from '../../cli/tune.js';
+import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
+import { targetFor } from '../../runtime/targetFor.js';
 import type { Measurer, Outcome } from '../../runtime/tune/child.js';
+import { targetName } from '../../runtime/tune/lock/format.js';
 import type { DeviceFacts, Variant } from '../../runtime/tune/protocol.js';
 import { cli, documentOf, errorOf, quietContext, spawned, temporaryFolder } from './support.js';
 
@@ -12,6 +15,7 @@ const facts: DeviceFacts = {
   architecture: 'sm_90',
   multiprocessors: 100,
   sharedBytes: 200_000,
+  features: [],
   clock: 'device',
 };
 
@@ -110,12 +114,13 @@ test('tune keeps the winners in a lock file, which generate takes', async () => 
 test('a second run opens no device, and gives the same lock file', async () => {
   const given = options();
   const first = scripted(decoding);
-  await tuneCommand(quietContext(), 'shard', given, first.tools);
+  expect((await tuneCommand(quietContext(), 'shard', given, first.tools)).text).not.toContain('nothing was measured');
   expect(first.asked).toEqual(['open', 'measure', 'measure', 'close']);
   const before = readFileSync(given.lockfile, 'utf8');
   first.asked.length = 0;
   const started = performance.now();
-  await tuneCommand(quietContext(), 'shard', given, first.tools);
+  const { text } = await tuneCommand(quietContext(), 'shard', given, first.tools);
+  expect(text).toContain('nothing was measured now: every result was kept from an earlier run\n');
   expect(performance.now() - started).toBeLessThan(1000);
   expect(first.asked).toEqual(['close']);
   expect(readFileSync(given.lockfile, 'utf8')).toBe(before);
@@ -186,16 +191,102 @@ test('winners that were timed on inputs in a cache are said to be', async () => 
 test('a place where no lock file can be stops tune before it measures', async () => {
   const { tools, asked } = scripted(decoding);
   const lockfile = join(temporaryFolder(), 'none', 'kvforge.lock.json');
-  await expect(tuneCommand(quietContext(), 'shard', options({ lockfile }), tools)).rejects.toThrow(lockfile);
-  await expect(tuneCommand(quietContext(), 'shard', options({ lockfile: '' }), tools)).rejects.toThrow('--');
+  await expect(tuneCommand(quietContext(), 'shard', options({ lockfile }), tools)).rejects.toThrow(
+    `--lockfile: expected a place to write ${lockfile}, got a path through a folder that does not exist.`,
+  );
+  await expect(tuneCommand(quietContext(), 'shard', options({ lockfile: '' }), tools)).rejects.toThrow(
+    '--lockfile: expected a path, got "".',
+  );
   expect(asked).toEqual([]);
 });
 
-test('a stage without tunables is refused by name', async () => {
-  const { tools } = scripted(decoding);
+test('a stage without tunables is refused by name, before the device is opened', async () => {
+  const { tools, asked } = scripted(decoding);
   await expect(tuneCommand(quietContext(), 'shard', options({ stages: 'copy' }), tools)).rejects.toThrow(
-    /^stages: expected stages of attend, decompress, .*, got "copy"\. Name those to tune, with commas between them\.$/,
+    /^--stages: expected one of attend, decompress, .*, got "copy"\. Names are matched exactly\.$/,
   );
+  expect(asked).toEqual([]);
+});
+
+describe('on WebGPU', () => {
+  const adapter: DeviceFacts = {
+    ...{ name: 'Scripted adapter', driver: '1.0', sharedBytes: 32_768, clock: 'device' },
+    features: ['subgroups', 'timestamp-query'],
+  };
+  const kernels = ['generate', 'shard', '--model', 'smollm2-135m', '--target', 'wgsl'];
+  const out = () => ['--out', join(temporaryFolder(), 'kernels')];
+  const wgsl = (parts: Partial<TuneOptions> = {}) => options({ device: 'webgpu', ...parts });
+
+  test('the target is the one that targetFor gives, and the flags for it are told', async () => {
+    const given = wgsl();
+    const { tools } = scripted(decoding, adapter);
+    const { json, text } = await tuneCommand(quietContext(), 'shard', given, tools);
+    const device = { target: 'wgsl', features: new Set(adapter.features), identity: {}, limits: adapter } as const;
+    expect((json as Document).target).toBe('wgsl 32768 subgroups');
+    expect((json as Document).target).toBe(targetName(targetFor(device)));
+    expect(text).toContain('generate and verify take them with --subgroups --workgroup-bytes 32768\n');
+    const flags = ['--subgroups', '--workgroup-bytes', '32768'];
+    const run = await cli(...kernels, ...flags, '--lockfile', given.lockfile, ...out());
+    expect(run.err).toBe(`decompress: tileTokens 16 (${given.lockfile}: Scripted adapter, driver 1.0, 1x1024)\n`);
+  });
+
+  test.each<[Partial<TuneOptions>, string]>([
+    [{ f16: true }, 'wgsl 16384 f16'],
+    [{ subgroups: true }, 'wgsl 16384 subgroups'],
+    [{ workgroupBytes: '16384' }, 'wgsl 16384'],
+  ])('%j is all of the target', async (flags, target) => {
+    const { tools } = scripted(decoding, adapter);
+    const { json } = await tuneCommand(quietContext(), 'shard', wgsl(flags), tools);
+    expect((json as Document).target).toBe(target);
+  });
+
+  test('workgroup storage that no device has is refused before the device is opened', async () => {
+    const { tools, asked } = scripted(decoding, adapter);
+    await expect(tuneCommand(quietContext(), 'shard', wgsl({ workgroupBytes: '16383' }), tools)).rejects.toThrow(
+      '--workgroup-bytes: expected a whole number from 16384 to 1048576, got "16383".',
+    );
+    expect(asked).toEqual([]);
+  });
+});
+
+describe('without a device, generate', () => {
+  const emulated: DeviceFacts = { ...facts, name: 'CPU emulator of CUDA', driver: 'g++ 12' };
+  const args = (lockfile: string) => [
+    ...['generate', 'shard', '--model', 'smollm2-135m', '--target', 'cuda', '--arch', 'sm_90'],
+    ...['--lockfile', lockfile, '--out', join(temporaryFolder(), 'kernels')],
+  ];
+
+  test('takes the winners of a GPU before those of the emulator, and says so', async () => {
+    const given = options();
+    // By name the emulator would come first.
+    const slow = ({ tunables }: Variant) => (tunables.tileTokens === 8 ? timed(20) : timed(40));
+    await tuneCommand(quietContext(), 'shard', given, scripted(slow, emulated).tools);
+    const { err: alone } = await cli(...args(given.lockfile));
+    expect(alone).toContain(
+      `${given.lockfile}: CPU emulator of CUDA is no GPU: its times say nothing of one; --no-lockfile leaves them out\n`,
+    );
+    await tuneCommand(quietContext(), 'shard', given, scripted(decoding).tools);
+    expect((await cli(...args(given.lockfile))).err).toBe(
+      `${given.lockfile}: winners of Scripted GPU are taken, not those of CPU emulator of CUDA\n` +
+        `decompress: tileTokens 16 (${given.lockfile}: Scripted GPU, driver 1.0, 1x1024)\n`,
+    );
+  });
+
+  test('knows a software adapter by its driver', async () => {
+    const given = options();
+    const software = { ...facts, name: 'A subzero', driver: 'SwiftShader driver 5.0.0' };
+    for (const own of [software, facts]) {
+      await tuneCommand(quietContext(), 'shard', given, scripted(decoding, own).tools);
+    }
+    const { err } = await cli(...args(given.lockfile));
+    expect(err).toContain('winners of Scripted GPU are taken, not those of A subzero\n');
+  });
+
+  test('knows the emulator by the name that it gives itself', async () => {
+    const emulator = await EmulatorDevice.open();
+    await emulator.close();
+    expect(emulator.identity.name).toBe(emulated.name);
+  });
 });
 
 test('a lock file that is damaged stops tune before it measures, and generate', async () => {

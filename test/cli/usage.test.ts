@@ -32,16 +32,25 @@ describe('wrong use', () => {
       "unknown option '--token'",
       'Did you mean --tokens?',
     ],
-    [['inspect', 'shard', '--tokens', '8'], "required option '--model <model>' not specified", 'See kvforge --help.'],
+    [
+      ['inspect', 'shard', '--tokens', '8'],
+      "required option '--model <model>' not specified",
+      'See kvforge inspect --help.',
+    ],
     [
       ['inspect', '--model', 'smollm2-135m', '--tokens', '8'],
       "missing required argument 'scheme'",
-      'See kvforge --help.',
+      'See kvforge inspect --help.',
     ],
     [
       ['inspect', 'shard', 'more', '--model', 'x', '--tokens', '8'],
       "too many arguments for 'inspect'. Expected 1 argument but got 2.",
-      'See kvforge --help.',
+      'See kvforge inspect --help.',
+    ],
+    [
+      ['--json', 'tune', 'shard', '--device', 'cuda'],
+      "required option '--model <model>' not specified",
+      'See kvforge tune --help.',
     ],
     [[], 'no command', 'See kvforge --help.'],
   ])('%j', async (args, message, hint) => {

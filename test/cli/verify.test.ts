@@ -1,9 +1,15 @@
+import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
 import { reportError } from '../../cli/output.js';
 import { type VerifyTools, verify } from '../../cli/verify.js';
+import { defaultTargets } from '../../codegen/generate.js';
+import { presetModel } from '../../dsl/model.js';
+import { decompressStage } from '../../dsl/stages/decompress.js';
 import type { Device } from '../../runtime/device.js';
+import { addToLock } from '../../runtime/tune/lock/file.js';
+import { modelHash } from '../../runtime/tune/lock/format.js';
 import type { VerifyResult, VerifyScheme } from '../../runtime/verify/index.js';
-import { cli, errorOf, quietContext } from './support.js';
+import { cli, errorOf, quietContext, temporaryFolder } from './support.js';
 
 const options = { model: 'smollm2-135m', device: 'emulator', cases: '12', seed: '7', set: [] };
 const passed: VerifyResult = {
@@ -17,14 +23,14 @@ const passed: VerifyResult = {
 };
 const failures = [{ case: 4, seed: 1234, what: 'attend', error: 0.25, bar: 2e-3 }];
 
-function stub(result: VerifyResult | Error) {
+function stub(result: VerifyResult | Error, name = 'CPU emulator of CUDA') {
   const close = vi.fn(async () => {});
   const verifyScheme = vi.fn(async (..._args: Parameters<VerifyScheme>) => {
     if (result instanceof Error) throw result;
     return result;
   });
   const tools: VerifyTools = {
-    open: async () => ({ kind: 'emulator', description: 'a stub', close }) as unknown as Device,
+    open: async () => ({ kind: 'emulator', description: 'a stub', identity: { name }, close }) as unknown as Device,
     verifyScheme: async () => verifyScheme,
   };
   return { tools, close, verifyScheme };
@@ -66,6 +72,30 @@ test('options of the kernels decide what is verified, and are part of the comman
   await expect(verify(quietContext(), 'shard', foreign, tools)).rejects.toThrow(
     '--plain does not apply to wgsl kernels',
   );
+});
+
+test('winners of the emulator are not taken for a GPU', async () => {
+  const lockfile = join(temporaryFolder(), 'kvforge.lock.json');
+  const shape = '1x8192';
+  const own = { scheme: 'shard', model: 'smollm2-135m', modelHash: await modelHash(presetModel('smollm2-135m')) };
+  const timing = { microseconds: 10, spread: 1, ties: [], source: '0'.repeat(64) };
+  const where = { target: 'sm_80', device: 'CPU emulator of CUDA', driver: 'g++ 12' };
+  const tunables = { tileTokens: 16 };
+  await addToLock(lockfile, [{ ...own, ...where, ...timing, stage: 'decompress', shape, tunables }]);
+  const tilesOf = async (name: string, lines: string[]) => {
+    const { tools, verifyScheme } = stub(passed, name);
+    await verify(quietContext(lines), 'shard', { ...options, lockfile }, tools);
+    const { kernels } = verifyScheme.mock.calls[0]![3].generated!.manifest;
+    return kernels.find(({ entry }) => entry === 'decompress')!.tunables.tileTokens;
+  };
+  const usual = decompressStage.tunables(defaultTargets.cuda).tileTokens.values[0];
+  expect(usual).not.toBe(16);
+  const lines: string[] = [];
+  expect(await tilesOf('NVIDIA H200', lines)).toBe(usual);
+  expect(lines[0]).toBe(
+    `${lockfile} has nothing for shard on smollm2-135m, sm_80 on NVIDIA H200: kernels have their default tunables`,
+  );
+  expect(await tilesOf('CPU emulator of CUDA', [])).toBe(16);
 });
 
 test('a fault closes the device too', async () => {

@@ -3,6 +3,7 @@ import { KvforgeError } from '../../../dsl/errors.js';
 import type { Geometry } from '../../../dsl/geometry.js';
 import { exclusionOf, type Target } from '../../../dsl/stage.js';
 import { stages } from '../../../dsl/stages/index.js';
+import { namesSoftware } from '../../webgpu/adapter.js';
 import { nearestShape, type TunedSplits } from '../nearest.js';
 import { parseShape, type ShapeClass } from '../shapeClass.js';
 import { entryName, type LockEntry, targetName } from './format.js';
@@ -14,7 +15,7 @@ export interface Wanted {
   readonly geometry: Geometry;
   readonly target: Target;
   readonly shape: ShapeClass;
-  /** Name of the device; the first that the file has entries for if left out. */
+  /** Name of the device; if left out, the first GPU that the file has entries for, else the first that stands in for one. */
   readonly device?: string;
 }
 
@@ -23,6 +24,15 @@ export interface Locked {
   /** Of the shape that is nearest to the one wanted, a stage each. */
   readonly entries: readonly LockEntry[];
   readonly choice: TunableChoice;
+  /** The device that they are of: the one that was asked for, or else the one taken. */
+  readonly device: string;
+  /**
+   * It is the emulator or a software adapter, whose times say nothing of a GPU. Where no device was asked for, such are
+   * taken only if there are no others.
+   */
+  readonly standsIn: boolean;
+  /** Further devices with entries for the same. */
+  readonly others: readonly string[];
   /** Of the kernels of the choice for attention: their shapes' best splits. */
   readonly splits: readonly TunedSplits[];
 }
@@ -38,9 +48,11 @@ export function lookUp(entries: readonly LockEntry[], wanted: Wanted): Locked | 
   const matching = entries
     .filter((each) => each.scheme === scheme && each.modelHash === modelHash && each.target === name)
     .sort((a, b) => (entryName(a) < entryName(b) ? -1 : 1));
-  const device = wanted.device ?? matching[0]?.device;
-  const ofDevice = matching.filter((each) => each.device === device);
-  if (ofDevice.length === 0) return undefined;
+  const gpus = matching.filter((each) => !standsIn(each));
+  const eligible = wanted.device === undefined && gpus.length > 0 ? gpus : matching;
+  const device = wanted.device ?? eligible[0]?.device;
+  const ofDevice = eligible.filter((each) => each.device === device);
+  if (device === undefined || ofDevice.length === 0) return undefined;
   // Of several drivers the last by name: most are versions, and kernels compiled by the newest one are what runs.
   const driver = ofDevice
     .map((each) => each.driver)
@@ -58,8 +70,16 @@ export function lookUp(entries: readonly LockEntry[], wanted: Wanted): Locked | 
   return {
     entries: chosen,
     choice: Object.fromEntries(chosen.map(({ stage, tunables }) => [stage, tunables])),
+    device,
+    standsIn: own.some(standsIn),
+    others: [...new Set(matching.map((each) => each.device))].filter((other) => other !== device),
     splits: same.flatMap(({ shape: text, splits }) => (splits === undefined ? [] : [{ ...parseShape(text), splits }])),
   };
+}
+
+/** Whether an entry is of a CPU that runs kernels in the place of a GPU. WebGPU may name software in the driver alone. */
+function standsIn({ device, driver }: LockEntry): boolean {
+  return device === 'CPU emulator of CUDA' || namesSoftware(`${device} ${driver}`);
 }
 
 function byVersion(a: string, b: string): number {

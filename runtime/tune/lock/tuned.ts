@@ -16,7 +16,10 @@ export interface TunedFor {
   readonly target: Target;
   /** Sequences of the batch and tokens of each; one of 8192 tokens if left out. */
   readonly shape?: ShapeClass;
-  /** Name of the device, as `Device.identity` has it; the first that the file has winners for if left out. */
+  /**
+   * Name of the device, as `Device.identity` has it; if left out, the first GPU that the file has winners for. Those of the
+   * emulator or a software adapter are taken only where there are no others: `standsIn` says so.
+   */
   readonly device?: string;
 }
 

@@ -9,7 +9,7 @@ import { fakes, fakeTest, withEnvironment } from './harness.js';
 /** Checks by name, without nvcc, which may or may not be here. */
 async function checked() {
   const checks = (await cudaChecks()).filter(({ name }) => name !== 'nvcc');
-  return Object.fromEntries(checks.map(({ name, detail, fix, runsKernels }) => [name, { detail, fix, runsKernels }]));
+  return Object.fromEntries(checks.map(({ name, detail, fix, runsOn }) => [name, { detail, fix, runsOn }]));
 }
 
 fakeTest('doctor lists addon, driver, every GPU, NVRTC and the cache', () =>
@@ -28,7 +28,7 @@ fakeTest('doctor lists addon, driver, every GPU, NVRTC and the cache', () =>
     expect(checks['gpu 1: Fake GPU B']).toEqual({
       detail: 'GPU-10111213-1415-1617-1819-1a1b1c1d1e1f; 1.0 GiB; sm_90a; KVFORGE_GPU=1 chooses it',
       fix: '',
-      runsKernels: true,
+      runsOn: 'cuda',
     });
     expect(checks.nvrtc!.detail).toBe(`13.0, ${fakes.libnvrtc}`);
   }),

@@ -18,7 +18,7 @@ describe('the report of a bench', () => {
       'How the tuner got on',
     ]);
     expect(html.match(/<svg /g)).toHaveLength(4);
-    expect(html).toContain('<b>1.55x</b><span>best ratio to the baseline: shard, 16x8192</span>');
+    expect(html).toContain('<b>1.55x</b><span>best ratio to cuDNN: shard, 16x8192</span>');
     expect(html).toContain(
       '<td>shard<small>4 splits</small></td><td>16x8192</td><td>80.0<small>spread 0.1</small></td>',
     );
@@ -38,7 +38,7 @@ describe('the report of a bench', () => {
     const encode = { ...row!, stage: 'encode' as const, ratio: 9, ratioFp16: null, ratioCudnn: null };
     const html = await buildBenchReport(documentWith({ rows: [{ ...row!, cold: false }, encode] }));
     expect(html).toContain('<td>625<small>warm</small></td>');
-    expect(html).toContain('<b>1.55x</b><span>best ratio to the baseline: shard, 16x8192</span>');
+    expect(html).toContain('<b>1.55x</b><span>best ratio to cuDNN: shard, 16x8192</span>');
     expect(html).not.toContain('<b>9.00x</b>');
     expect(await buildBenchReport(documentWith())).not.toContain('<small>warm</small>');
   });

@@ -29,6 +29,14 @@ const pidOf = async (child: ChildMeasurer) => {
   return outcome.type === 'measured' ? outcome.samples[0]! : 0;
 };
 
+const kernelFault = {
+  code: 'kernel-fault',
+  at: 'run',
+  expected: 'the work to complete',
+  received: 'error 700',
+  hint: '',
+};
+
 it('keeps its process while that answers', async () => {
   const child = measurer();
   expect(await child.facts()).toEqual(facts);
@@ -44,6 +52,8 @@ it.each([
   ['is killed', 2, { type: 'crashed', reason: 'the process ended with SIGSEGV' }],
   ['hangs', 3, { type: 'hung', reason: 'no answer in 500 ms' }],
   ['loses its device', 4, { type: 'crashed', reason: 'attend: expected an answer, got error 700' }],
+  // The device of that process answers nothing more: the next candidate would be taken for the one that lost it.
+  ['has run a kernel that faults', 5, { type: 'failed', failure: kernelFault }],
 ])('says so when it %s, and goes on with another one', async (_, warps, outcome) => {
   const child = measurer();
   const before = await pidOf(child);
@@ -63,6 +73,7 @@ it('that is closed answers no more, as a crash would be remembered', async () =>
   await setTimeout(100);
   await child.close();
   void ask(child, 0).then((outcome) => answers.push(outcome));
+  void child.facts().then((found) => answers.push(found));
   await setTimeout(700);
   expect(answers).toEqual([]);
   expect(() => process.kill(before, 0)).toThrow();

@@ -100,6 +100,41 @@ describe.each(['emulator', 'webgpu'] as const)('the measuring process on %s', (n
     });
   });
 
+  it('refuses a candidate that is beyond the limits of the device, by itself', async () => {
+    const { limits } = device;
+    Object.defineProperty(device, 'limits', { value: { ...limits, threadsPerBlock: 1 }, configurable: true });
+    try {
+      const reply = await measure('decompress', { tileTokens: 8 });
+      expect(reply).toEqual({
+        type: 'refused',
+        reason: expect.stringMatching(
+          /^decompress\.(cu|wgsl): decompress: expected at most 1 threads per block \(the limit of this device\), got \d+$/,
+        ),
+      });
+    } finally {
+      Object.defineProperty(device, 'limits', { value: limits, configurable: true });
+    }
+  });
+
+  it('passes on that the device lacks what the target asks for', async () => {
+    const { features } = device;
+    const wanted =
+      name === 'emulator'
+        ? targetOf(device)
+        : ({ language: 'wgsl', f16: true, subgroups: false, workgroupBytes: 16384 } as const);
+    Object.defineProperty(device, 'features', { value: new Set(), configurable: true });
+    try {
+      const shape = { sequences: 1, tokens: 64 };
+      // Of a text that no test before has compiled.
+      const variant = { tunables: { tileTokens: 16 } };
+      const work = { stage: 'decompress', shape };
+      const reply = await answer({ type: 'measure', target: wanted, work, variant, checked: false });
+      expect(reply).toMatchObject({ type: 'failed', failure: { code: 'missing-capability' } });
+    } finally {
+      Object.defineProperty(device, 'features', { value: features, configurable: true });
+    }
+  });
+
   it('passes on what is refused', async () => {
     expect(await measure('attend', { tileTokens: 5 })).toEqual({
       type: 'failed',

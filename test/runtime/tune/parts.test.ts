@@ -209,6 +209,13 @@ describe('statistics', () => {
     expect(withinNoise({ microseconds: 50, spread: 1 }, { microseconds: 53, spread: 1 })).toBe(false);
   });
 
+  it('tell medians apart that are further from each other than a tenth of the faster, however the samples scatter', () => {
+    const scattered = (microseconds: number) => ({ microseconds, spread: 30 });
+    expect(withinNoise(scattered(100), scattered(110))).toBe(true);
+    expect(withinNoise(scattered(100), scattered(111))).toBe(false);
+    expect(withinNoise(scattered(111), scattered(100))).toBe(false);
+  });
+
   it('correlate ranks', () => {
     expect(rankCorrelation([1, 2, 3, 4], [10, 20, 30, 1000])).toBeCloseTo(1, 12);
     expect(rankCorrelation([1, 2, 3, 4], [4, 3, 2, 1])).toBeCloseTo(-1, 12);

@@ -14,6 +14,7 @@ export const facts: DeviceFacts = {
   driver: '1.0',
   multiprocessors: 100,
   sharedBytes: 100_000,
+  features: [],
   clock: 'device',
 };
 

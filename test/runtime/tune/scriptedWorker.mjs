@@ -1,7 +1,7 @@
 /** Stands in for the process that measures: it answers, crashes or hangs as the number of warps says. */
 
 const name = process.env.SCRIPTED_DEVICE ?? 'Scripted GPU';
-const facts = { name, driver: '1.0', multiprocessors: 100, sharedBytes: 100_000, clock: 'device' };
+const facts = { name, driver: '1.0', multiprocessors: 100, sharedBytes: 100_000, features: [], clock: 'device' };
 
 process.on('disconnect', () => process.exit());
 process.on('message', (request) => {
@@ -31,6 +31,10 @@ process.on('message', (request) => {
     case 4: {
       const parts = { at: 'attend', expected: 'an answer', received: 'error 700', hint: 'Open a new process.' };
       return say({ type: 'failed', failure: { code: 'device-lost', ...parts } });
+    }
+    case 5: {
+      const parts = { at: 'run', expected: 'the work to complete', received: 'error 700', hint: '' };
+      return say({ type: 'failed', failure: { code: 'kernel-fault', ...parts } });
     }
     default:
       return say({ type: 'measured', samples: [process.pid], bytes: 1000, cold: true });

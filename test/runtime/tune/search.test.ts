@@ -1,6 +1,8 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { KvforgeError } from '../../../dsl/errors.js';
+import type { Outcome } from '../../../runtime/tune/child.js';
 import { chooseWinner } from '../../../runtime/tune/choose.js';
 import { measured, Scripted, searched, spaceOf, temporaryFolder } from './scripted.js';
 
@@ -83,7 +85,7 @@ describe('a search', () => {
     expect(timed.map(({ candidate }) => warpsOf(candidate))).toEqual([0, 3]);
     expect(untried.slice(1).map(({ kind, reason }) => [kind, reason])).toEqual([
       ['crashed', 'SIGSEGV'],
-      ['hung', 'no answer in 10000 ms'],
+      ['hung', 'no answer in 10 s; if the device is only slow, raise --limit'],
     ]);
 
     const again = new Scripted(() => ({ outcome: measured(10), ms: 10 }));
@@ -91,7 +93,7 @@ describe('a search', () => {
     expect(again.measured).toEqual([]);
     expect(known.untried.slice(1).map(({ kind, reason }) => [kind, reason])).toEqual([
       ['crashed', 'SIGSEGV (known; --retry tries again)'],
-      ['hung', 'no answer in 10000 ms (known; --retry tries again)'],
+      ['hung', 'no answer in 10 s; if the device is only slow, raise --limit (known; --retry tries again)'],
     ]);
     await searched(spaceOf([10, 10, 10, 10]), again, { folder, retry: true });
     expect(again.measured).toEqual(['1', '2']);
@@ -108,7 +110,7 @@ describe('a search', () => {
       tunables: { warps: 0 },
       splits: 16,
       kind: 'hung',
-      reason: 'as warps 0, splits 8: no answer in 10000 ms',
+      reason: 'as warps 0, splits 8: no answer in 10 s; if the device is only slow, raise --limit',
     });
   });
 
@@ -151,6 +153,85 @@ describe('a search', () => {
     expect(untried).toEqual([{ tunables: { warps: 99 }, kind: 'pruned', reason: '99 warps for a block of 32' }]);
   });
 
+  it('ends where what compiles is missing, and remembers nothing of it', async () => {
+    const folder = temporaryFolder();
+    const failure = {
+      code: 'missing-capability',
+      at: 'nvrtc',
+      expected: 'NVRTC',
+      received: 'none',
+      hint: 'Install it.',
+    };
+    const missing = new Scripted(() => ({ outcome: { type: 'failed', failure }, ms: 10 }));
+    const run = searched(spaceOf([10, 10], [4, 8]), missing, { folder });
+    await expect(run).rejects.toMatchObject({
+      code: 'missing-capability',
+      message: 'nvrtc: expected NVRTC, got none. Install it.',
+    });
+    expect(missing.measured).toEqual(['0/4']);
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
+  it('ends where it is missing in the last round', async () => {
+    const failure = {
+      code: 'missing-capability',
+      at: 'nvrtc',
+      expected: 'NVRTC',
+      received: 'none',
+      hint: 'Install it.',
+    };
+    const script = new Scripted(() => ({ outcome: measured(50), ms: 10 }));
+    const ask = script.ask.bind(script);
+    script.ask = async (request, limit) =>
+      request.type === 'repeat' ? { type: 'failed', failure } : ask(request, limit);
+    await expect(searched(spaceOf([10, 10]), script)).rejects.toThrow('nvrtc: expected NVRTC, got none. Install it.');
+  });
+
+  const kernelFault = { code: 'kernel-fault', at: 'run', expected: 'an end', received: 'error 700', hint: '' };
+  it.each<[string, Outcome, number]>([
+    ['crash', { type: 'crashed', reason: 'SIGSEGV' }, 10],
+    ['hang', measured(50), 1e6],
+    ['fault of a kernel', { type: 'failed', failure: kernelFault }, 10],
+  ])(
+    'ends where the device does not open again after a %s, and does not hold it against the candidate',
+    async (_, outcome, ms) => {
+      const folder = temporaryFolder();
+      const script = new Scripted(({ tunables }) =>
+        tunables.warps === 1 ? { outcome, ms } : { outcome: measured(50), ms: 10 },
+      );
+      const gone = {
+        at: 'device cuda',
+        expected: 'a device that opens',
+        received: 'none',
+        hint: 'Run kvforge doctor.',
+      };
+      script.facts = () => Promise.reject(new KvforgeError('device-lost', gone));
+      await expect(searched(spaceOf([10, 10, 10]), script, { folder })).rejects.toThrow(
+        'device cuda: expected a device that opens, got none. Run kvforge doctor.',
+      );
+      expect(script.measured).toEqual(['0', '1']);
+      expect(readdirSync(folder)).toHaveLength(1);
+
+      const again = new Scripted(() => ({ outcome: measured(50), ms: 10 }));
+      const { timed } = await searched(spaceOf([10, 10, 10]), again, { folder });
+      expect(again.measured).toEqual(['1', '2']);
+      expect(timed).toHaveLength(3);
+    },
+  );
+
+  it('remembers what the device has no room for, and tries no other splits of it', async () => {
+    const folder = temporaryFolder();
+    const outcome: Outcome = { type: 'refused', reason: 'attend.cu: expected at most 1 threads, got 2' };
+    const script = new Scripted(() => ({ outcome, ms: 10 }));
+    const { untried } = await searched(spaceOf([10], [4, 8]), script, { folder });
+    expect(script.measured).toEqual(['0/4']);
+    expect(untried.slice(1).map(({ splits, kind }) => [splits, kind])).toEqual([
+      [4, 'refused'],
+      [8, 'refused'],
+    ]);
+    expect(readdirSync(folder)).toHaveLength(1);
+  });
+
   it('throws what is a fault of its own', async () => {
     const failure = { code: 'internal', at: 'tuner', expected: 'no fault', received: 'TypeError: x', hint: '' };
     const broken = new Scripted(() => ({ outcome: { type: 'failed', failure }, ms: 10 }));
@@ -181,9 +262,18 @@ describe('the budget', () => {
     const folder = temporaryFolder();
     const slow = new Scripted(() => ({ outcome: measured(50), ms: 20_000 }));
     const { untried } = await searched(spaceOf([10]), slow, { folder, deadline: 10_000, candidateMs: 60_000 });
-    expect(untried.at(-1)).toMatchObject({ kind: 'budget', reason: 'it was given up after 10.5 s' });
+    expect(untried.at(-1)).toMatchObject({ kind: 'budget', reason: 'it was given up after 10.5 s; raise --budget' });
     expect(slow.clock).toBe(10_500);
     expect(readdirSync(folder)).toEqual([]);
+  });
+
+  it('that ends before the first time says what to raise, and no longer once there is one', async () => {
+    const none = new Scripted(() => ({ outcome: measured(50), ms: 10 }));
+    const { untried } = await searched(spaceOf([10]), none, { deadline: 0 });
+    expect(untried.at(-1)).toMatchObject({ kind: 'budget', reason: 'the budget was used up; raise --budget' });
+    const one = new Scripted(() => ({ outcome: measured(50), ms: 10_000 }));
+    const some = await searched(spaceOf([10, 10]), one, { deadline: 10_000, candidateMs: 60_000 });
+    expect(some.untried.at(-1)).toMatchObject({ kind: 'budget', reason: 'the budget was used up' });
   });
 
   it('goes on where it stopped', async () => {
@@ -249,6 +339,20 @@ describe('the last round', () => {
     expect(winner.ties.map(({ candidate, measured }) => [warpsOf(candidate), measured.microseconds])).toEqual([
       [1, 51],
     ]);
+  });
+});
+
+describe('a winner', () => {
+  it('is no more than a tenth slower than the fastest, however the samples scatter', async () => {
+    const samples = [
+      [180, 90, 270, 100, 260],
+      [100, 60, 140, 50, 150],
+    ];
+    const measurer = new Scripted(({ tunables }) => ({ outcome: measured(...samples[tunables.warps!]!), ms: 10 }));
+    const { timed } = await searched(spaceOf([10, 10]), measurer);
+    const winner = chooseWinner(timed)!;
+    expect([warpsOf(winner.candidate), winner.measured.microseconds]).toEqual([1, 100]);
+    expect(winner.ties).toEqual([]);
   });
 });
 
