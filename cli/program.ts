@@ -104,26 +104,21 @@ function declare(session: Session): Command {
   );
   add<TuneOptions>(
     async (options, scheme) => (await import('./tune.js')).tuneCommand(context, scheme, options),
-    forScheme('tune', 'search the tunables of kernels on a device, and keep the winners in a lock file')
-      .requiredOption('--device <device>', 'emulator, webgpu or cuda')
-      .option('--stages <list>', 'of the stages that have tunables (default: all, attend first)')
-      .option('--shapes <list>', 'sequences x tokens: 1x8192,16x8192', '1x8192')
-      .option('--budget <seconds>', 'for everything, compilation included', '60')
-      .option('--limit <seconds>', 'a candidate that takes longer counts as hung', '60')
-      .option('--lockfile <file>', 'where winners go', 'kvforge.lock.json')
-      .option('--explain', 'list every configuration that was not tried, and why')
-      .option('--retry', 'try again what failed before: crashed, hung, was refused or wrong')
-      .option('--exhaustive', 'try what predictions would leave out, as far as the budget goes')
-      .option('--trade-accuracy', 'also try tunables that give accuracy for time, within what the check allows')
-      .option('--arch <arch>', 'cuda: the architecture to generate for (default: that of the GPU)')
-      .option('--plain', 'cuda: float32 arithmetic instead of tensor cores')
-      .option('--f16', 'wgsl: tiles in shader-f16')
-      .option('--subgroups', 'wgsl: reductions by subgroups')
-      .option(
-        '--subgroup-matrices',
-        'wgsl: attention by subgroup matrices (experimental; not yet seen right on a GPU, so verify it)',
-      )
-      .option('--workgroup-bytes <n>', 'wgsl: workgroup storage that kernels may use (default: that of the device)'),
+    withTarget(
+      forScheme('tune', 'search the tunables of kernels on a device, and keep the winners in a lock file')
+        .requiredOption('--device <device>', 'emulator, webgpu or cuda')
+        .option('--stages <list>', 'of the stages that have tunables (default: all, attend first)')
+        .option('--shapes <list>', 'sequences x tokens: 1x8192,16x8192', '1x8192')
+        .option('--budget <seconds>', 'for everything, compilation included', '60')
+        .option('--limit <seconds>', 'a candidate that takes longer counts as hung', '60')
+        .option('--lockfile <file>', 'where winners go', 'kvforge.lock.json')
+        .option('--explain', 'list every configuration that was not tried, and why')
+        .option('--retry', 'try again what failed before: crashed, hung, was refused or wrong')
+        .option('--exhaustive', 'try what predictions would leave out, as far as the budget goes')
+        .option('--trade-accuracy', 'also try tunables that give accuracy for time, within what the check allows'),
+      'that of the GPU',
+      'that of the device',
+    ),
   );
   return program;
 }
@@ -153,8 +148,8 @@ function forScheme(name: string, description: string): Command {
     .requiredOption('--model <model>', 'a preset, or the path of a Hugging Face config.json');
 }
 
-/** The options of kernels, as `generate` writes them. */
-function withSchedule(command: Command, usualArch = 'sm_80', usualBytes = '16384'): Command {
+/** What kernels are for; the defaults are the command's. */
+function withTarget(command: Command, usualArch: string, usualBytes: string): Command {
   return command
     .option('--arch <arch>', `cuda: the lowest architecture, sm_80 to sm_120 (default: ${usualArch})`)
     .option('--plain', 'cuda: float32 arithmetic instead of tensor cores')
@@ -164,8 +159,13 @@ function withSchedule(command: Command, usualArch = 'sm_80', usualBytes = '16384
       '--subgroup-matrices',
       'wgsl: attention by subgroup matrices (experimental; not yet seen right on a GPU, so verify it)',
     )
-    .option('--workgroup-bytes <n>', `wgsl: workgroup storage that kernels may use (default: ${usualBytes})`)
-    .option('--set <stage.tunable=value>', 'choose a tunable; may be repeated', collected, []);
+    .option('--workgroup-bytes <n>', `wgsl: workgroup storage that kernels may use (default: ${usualBytes})`);
+}
+
+/** The options of kernels, as `generate` writes them. */
+function withSchedule(command: Command, usualArch = 'sm_80', usualBytes = '16384'): Command {
+  const setting = '--set <stage.tunable=value>';
+  return withTarget(command, usualArch, usualBytes).option(setting, 'choose a tunable; may be repeated', collected, []);
 }
 
 /** The options of kernels, and where tuned ones come from. */
