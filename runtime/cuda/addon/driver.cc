@@ -23,28 +23,21 @@ std::optional<Failure> Driver::open(const std::vector<std::string>& paths) {
   const std::lock_guard<std::mutex> lock(opening);
   if (isOpen) return std::nullopt;
   std::string problems;
-  for (const std::string& path : paths) {
-    std::string problem;
-    const Library* library = Library::open(path, problem);
-    if (library == nullptr) {
-      problems += (problems.empty() ? "" : "; ") + problem;
-      continue;
-    }
-    Driver driver;
-    driver.path = library->path();
+  const Library* library = Library::openFirst(paths, problems);
+  if (library == nullptr) return Failure{"library", 0, "", problems};
+  Driver driver;
+  driver.path = library->path();
 #define FIND(name, exported, parameters)                                            \
   driver.name = reinterpret_cast<decltype(driver.name)>(library->symbol(exported)); \
   if (driver.name == nullptr) return Failure{"symbol", 0, "", driver.path + " has no function " + exported};
-    CUDA_ENTRY_POINTS(FIND)
+  CUDA_ENTRY_POINTS(FIND)
 #undef FIND
-    if (auto failed = driver.check("init", driver.init(0))) {
-      failed->text += failed->text.empty() ? driver.path : " (" + driver.path + ")";
-      return failed;
-    }
-    TRY_CUDA(driver, driverGetVersion, &driver.version);
-    opened = driver;
-    isOpen = true;
-    return std::nullopt;
+  if (auto failed = driver.check("init", driver.init(0))) {
+    failed->text += failed->text.empty() ? driver.path : " (" + driver.path + ")";
+    return failed;
   }
-  return Failure{"library", 0, "", problems};
+  TRY_CUDA(driver, driverGetVersion, &driver.version);
+  opened = driver;
+  isOpen = true;
+  return std::nullopt;
 }

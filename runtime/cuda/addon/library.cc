@@ -36,6 +36,16 @@ Library* Library::open(const std::string& path, std::string& problem) {
 #endif
 }
 
+Library* Library::openFirst(const std::vector<std::string>& paths, std::string& problems) {
+  for (const std::string& path : paths) {
+    std::string problem;
+    Library* library = open(path, problem);
+    if (library != nullptr) return library;
+    problems += (problems.empty() ? "" : "; ") + problem;
+  }
+  return nullptr;
+}
+
 void* Library::symbol(const char* name) const {
 #if defined(_WIN32)
   return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(handle_), name));

@@ -43,31 +43,24 @@ std::optional<Failure> openLibrary(const std::vector<std::string>& paths) {
   const std::lock_guard<std::mutex> lock(opening);
   if (!openedPath.empty()) return std::nullopt;
   std::string problems;
-  for (const std::string& path : paths) {
-    std::string problem;
-    const Library* library = Library::open(path, problem);
-    if (library == nullptr) {
-      problems += (problems.empty() ? "" : "; ") + problem;
-      continue;
-    }
-    Nvrtc found;
+  const Library* library = Library::openFirst(paths, problems);
+  if (library == nullptr) return Failure{"library", 0, "", problems};
+  Nvrtc found;
 #define FIND(name, exported, parameters)                                          \
   found.name = reinterpret_cast<decltype(found.name)>(library->symbol(exported)); \
   if (found.name == nullptr) return Failure{"symbol", 0, "", library->path() + " has no function " + exported};
-    NVRTC_ENTRY_POINTS(FIND)
+  NVRTC_ENTRY_POINTS(FIND)
 #undef FIND
-    found.getErrorString = reinterpret_cast<decltype(found.getErrorString)>(library->symbol("nvrtcGetErrorString"));
-    if (found.getErrorString == nullptr)
-      return Failure{"symbol", 0, "", library->path() + " has no nvrtcGetErrorString"};
-    int major = 0;
-    int minor = 0;
-    if (found.version(&major, &minor) == NVRTC_SUCCESS) openBuiltins(library->path(), major, minor);
-    guardExit();
-    opened = found;
-    openedPath = library->path();
-    return std::nullopt;
-  }
-  return Failure{"library", 0, "", problems};
+  found.getErrorString = reinterpret_cast<decltype(found.getErrorString)>(library->symbol("nvrtcGetErrorString"));
+  if (found.getErrorString == nullptr)
+    return Failure{"symbol", 0, "", library->path() + " has no nvrtcGetErrorString"};
+  int major = 0;
+  int minor = 0;
+  if (found.version(&major, &minor) == NVRTC_SUCCESS) openBuiltins(library->path(), major, minor);
+  guardExit();
+  opened = found;
+  openedPath = library->path();
+  return std::nullopt;
 }
 
 struct Request {
