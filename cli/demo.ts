@@ -124,9 +124,10 @@ async function runAll(
 function summarize(scheme: Scheme, activations: Activations, backends: readonly BackendResult[]): SchemeResult {
   const { layers } = firstRun({ backends } as SchemeResult)!;
   const { bytes, fp16Bytes } = layers[0]!;
+  const geometry = geometryOf(scheme, activations.model);
   return {
     scheme: scheme.name,
-    rank: geometryOf(scheme, activations.model).rank,
+    ...(geometry.family === 'low-rank' ? { rank: geometry.rank } : {}),
     ratio: fp16Bytes / bytes,
     bytes,
     fp16Bytes,

@@ -1,4 +1,4 @@
-import { halfPrecisionBytes, layoutSequence, recordBytes, recordWords } from '../codegen/plan/layout.js';
+import { halfPrecisionBytes, layoutSequence, recordBytes, recordWords, rowsOf } from '../codegen/plan/layout.js';
 import { geometryOf } from '../dsl/geometry.js';
 import type { Context, Outcome } from './output.js';
 import { resolveModel, resolveScheme } from './resolve.js';
@@ -40,14 +40,14 @@ export async function inspect(context: Context, schemeName: string, options: Ins
     context.progress(`note: ${model.name} has ${model.maxPositions} positions, fewer than ${tokens + generated}`);
   }
 
-  const buffers: PlannedBuffer[] = layout.parts.map(({ name, rows, wordsPerRow, holds, offset, bytes }) => ({
-    name,
+  const buffers: PlannedBuffer[] = layout.parts.map((part) => ({
+    name: part.name,
     buffer: 'cache',
-    bytes,
-    offset,
-    rows: rows === 'sequence' ? 1 : layout.capacity[rows],
-    bytesPerRow: wordsPerRow * 4,
-    shape: holds,
+    bytes: part.bytes,
+    offset: part.offset,
+    rows: rowsOf(part, layout.capacity),
+    bytesPerRow: part.wordsPerRow * 4,
+    shape: part.holds,
   }));
   const padding = layout.bytes - buffers.reduce((sum, { bytes }) => sum + bytes, 0);
   const none = { offset: null, rows: null, bytesPerRow: null };

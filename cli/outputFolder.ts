@@ -107,10 +107,10 @@ export async function requirePlace(path: string, option: string): Promise<void> 
 }
 
 /** Writes one file whole or not at all. */
-export async function writeWhole(path: string, option: string, text: string): Promise<void> {
+export async function writeWhole(path: string, option: string, contents: string | Uint8Array): Promise<void> {
   try {
     await refuseFolder(path);
-    await replace(path, text);
+    await replace(path, contents);
   } catch (error) {
     throw explained(path, option, error);
   }
@@ -120,10 +120,10 @@ async function refuseFolder(path: string): Promise<void> {
   if ((await statOf(path))?.isDirectory()) throw Object.assign(new Error('a folder'), { code: 'EISDIR' });
 }
 
-async function replace(path: string, text: string): Promise<void> {
+async function replace(path: string, contents: string | Uint8Array): Promise<void> {
   const own = join(dirname(path), `.kvforge-${randomBytes(6).toString('hex')}.tmp`);
   try {
-    await writeFile(own, text, { flag: 'wx' });
+    await writeFile(own, contents, { flag: 'wx' });
     // A link of that name is replaced, not followed: nothing outside of the folder is written.
     await rename(own, path);
   } catch (error) {

@@ -7,6 +7,7 @@ import type { DemoOptions } from './demo.js';
 import type { GenerateOptions } from './generate.js';
 import type { InspectOptions } from './inspect.js';
 import { OpenThings } from './interrupt.js';
+import type { NewSchemeOptions } from './newScheme.js';
 import {
   type Context,
   type ExitCode,
@@ -19,6 +20,7 @@ import {
   type Streams,
   UsageError,
 } from './output.js';
+import type { ReconstructOptions } from './reconstruct.js';
 import type { TuneOptions } from './tune.js';
 import type { VerifyOptions } from './verify.js';
 
@@ -66,6 +68,21 @@ function declare(session: Session): Command {
         .requiredOption('--out <folder>', 'where the files go: a new or empty folder, or one generated before'),
     ),
   );
+  // `scheme` is a word of its own, so that other things can be made by the same command.
+  const making = settled(new Command('new').description('write files to start from'), session);
+  making.addCommand(
+    settled(
+      new Command('scheme')
+        .description('write a scheme with a codec of its own, and its test')
+        .argument('<name>', 'of the scheme and the files: lower-case letters, digits and hyphens')
+        .option('--dir <folder>', 'where the files go', '.')
+        .action(async (name: string, options: NewSchemeOptions) => {
+          session.outcome = await (await import('./newScheme.js')).newScheme(context, name, options);
+        }),
+      session,
+    ),
+  );
+  program.addCommand(making);
   add<InspectOptions>(
     async (options, scheme) => (await import('./inspect.js')).inspect(context, scheme, options),
     forScheme('inspect', 'print the byte plan of one sequence in one layer')
@@ -101,6 +118,13 @@ function declare(session: Session): Command {
         'that of the device',
       ),
     ),
+  );
+  add<ReconstructOptions>(
+    async (options, scheme) => (await import('./reconstruct.js')).reconstruct(context, scheme, options),
+    forScheme('reconstruct', 'compress the layers of a safetensors file, and write what is read back from the codes')
+      .requiredOption('--device <device>', 'emulator, webgpu or cuda')
+      .requiredOption('--input <file>', 'layers.N.keys and .values, F16 [KV heads][tokens][head dim], keys after RoPE')
+      .requiredOption('--output <file>', 'where the same tensors go, reconstructed'),
   );
   add<TuneOptions>(
     async (options, scheme) => (await import('./tune.js')).tuneCommand(context, scheme, options),
@@ -157,7 +181,7 @@ function withTarget(command: Command, usualArch: string, usualBytes: string): Co
     .option('--subgroups', 'wgsl: reductions by subgroups')
     .option(
       '--subgroup-matrices',
-      'wgsl: attention by subgroup matrices (experimental; not yet seen right on a GPU, so verify it)',
+      'wgsl: attention by subgroup matrices, for adapters that have them; with --f16 and --subgroups',
     )
     .option('--workgroup-bytes <n>', `wgsl: workgroup storage that kernels may use (default: ${usualBytes})`);
 }

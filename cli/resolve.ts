@@ -10,6 +10,20 @@ import { inFile } from './inFile.js';
 const presets: Readonly<Record<string, () => Promise<Scheme>>> = {
   shard: async () => (await import('../dsl/schemes/shard.js')).shard,
   'shard-plus': async () => (await import('../dsl/schemes/shardPlus.js')).shardPlus,
+  kivi2: async () => (await import('../dsl/schemes/kivi.js')).kivi2,
+  kivi4: async () => (await import('../dsl/schemes/kivi.js')).kivi4,
+  turboquant2: async () => (await import('../dsl/schemes/turboquant.js')).turboQuant2,
+  turboquant3: async () => (await import('../dsl/schemes/turboquant.js')).turboQuant3,
+  turboquant4: async () => (await import('../dsl/schemes/turboquant.js')).turboQuant4,
+  'turboquant-k8v4': async () => (await import('../dsl/schemes/turboquant.js')).turboQuantK8V4,
+  int8: async () => (await import('../dsl/schemes/integer.js')).int8,
+  int4: async () => (await import('../dsl/schemes/integer.js')).int4,
+  int2: async () => (await import('../dsl/schemes/integer.js')).int2,
+  'int4-hadamard': async () => (await import('../dsl/schemes/integer.js')).int4Hadamard,
+  'int2-hadamard': async () => (await import('../dsl/schemes/integer.js')).int2Hadamard,
+  nf4: async () => (await import('../dsl/schemes/nf4.js')).normalFloat4,
+  'fp8-e4m3': async () => (await import('../dsl/schemes/fp8.js')).fp8E4M3,
+  'fp8-e5m2': async () => (await import('../dsl/schemes/fp8.js')).fp8E5M2,
 };
 
 export const schemeNames = Object.keys(presets);

@@ -1,7 +1,7 @@
 import type { TunableChoice } from '../codegen/generate.js';
 import { KvforgeError } from '../dsl/errors.js';
 import { architectures, type Target } from '../dsl/stage.js';
-import { stages } from '../dsl/stages/index.js';
+import { stageNames } from '../dsl/stages/index.js';
 import { type TargetFacts, targetFor } from '../runtime/targetFor.js';
 import { UsageError } from './output.js';
 import { oneOfNames, wholeNumber } from './values.js';
@@ -87,7 +87,7 @@ export function optionsOf(target: Target): string {
 /** `attend.warps=8` and its like, by stage; what a stage may take is checked where it is used. */
 export function tunablesOf(settings: readonly string[]): TunableChoice {
   const choice: Record<string, Record<string, number>> = {};
-  const names = stages.map(({ name }) => name);
+  const names = stageNames;
   for (const setting of settings) {
     const [, stage, tunable, value] = /^([A-Za-z]+)\.([A-Za-z]\w*)=(\d{1,9})$/.exec(setting) ?? [];
     if (stage === undefined) {

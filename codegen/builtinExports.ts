@@ -1,10 +1,12 @@
 import * as channelMax from '../dsl/codecs/channelMax.js';
+import * as float8 from '../dsl/codecs/float8.js';
 import * as hadamard from '../dsl/codecs/hadamard.js';
 import * as jacobi from '../dsl/codecs/jacobi.js';
 import * as lloydMax from '../dsl/codecs/lloydMax.js';
 import * as midRise from '../dsl/codecs/midRise.js';
 import * as observedWeights from '../dsl/codecs/observedWeights.js';
 import * as pca from '../dsl/codecs/pca.js';
+import * as uniform from '../dsl/codecs/uniform.js';
 import * as unrope from '../dsl/codecs/unrope.js';
 import * as vq from '../dsl/codecs/vq.js';
 import * as packing from '../dsl/packing.js';
@@ -13,12 +15,14 @@ import * as random from '../dsl/random.js';
 // By name, as a bundle has no folder to read; `scripts/lowerBuiltins.ts` lowers the same files.
 const modules: readonly object[] = [
   channelMax,
+  float8,
   hadamard,
   jacobi,
   lloydMax,
   midRise,
   observedWeights,
   pca,
+  uniform,
   unrope,
   vq,
   packing,

@@ -1,6 +1,12 @@
-import { type Geometry, isNormalFloat } from '../dsl/geometry.js';
+import {
+  type Geometry,
+  isNormalFloat,
+  type LowRankGeometry,
+  type ScalarGeometry,
+  type ScalarGroups,
+} from '../dsl/geometry.js';
 import type { HeadGeometry } from '../dsl/headGeometry.js';
-import { recordEntries, recordWords, tablesOf } from './plan/layout.js';
+import { recordEntries, recordWords, type TableName, tablesOf } from './plan/layout.js';
 
 /** A named number of the generated text, with what it counts. */
 export interface Constant {
@@ -44,11 +50,14 @@ export function headConstants(g: HeadGeometry): readonly Constant[] {
   return constants.map(({ name, value, comment }) => typed(name, value, comment));
 }
 
+/** A constant before its type is found. */
+type Untyped = Omit<Constant, 'type'>;
+
 /** Every number of the geometry that a template may name; the renderer prints those that it does name. */
 export function geometryConstants(g: Geometry): readonly Constant[] {
-  const [levels, fine, splitFunctions, splitCoefficients, coarse] = tablesOf(g);
   const [channels, ...heads] = headConstants(g);
-  const constants: readonly Omit<Constant, 'type'>[] = [
+  const [beforeHadamard, afterHadamard] = g.family === 'low-rank' ? lowRankConstants(g) : scalarConstants(g);
+  const constants: readonly Untyped[] = [
     channels!,
     {
       name: 'PAIRS',
@@ -56,42 +65,16 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
       comment: 'pairs of channels of a head; those past the rotary ones have angle zero',
     },
     ...heads,
-    { name: 'RANK', value: g.rank, comment: 'components of a key' },
-    { name: 'RANK_WORDS', value: g.rankWords, comment: 'words of a basis row, four int8 columns each' },
-    { name: 'ALLOCATED_GROUPS', value: g.allocatedGroups, comment: 'groups of 16 components with widths of their own' },
-    { name: 'KEY_ROW_WORDS', value: g.keyRowWords, comment: "words of one token's key fields" },
+    ...beforeHadamard,
     { name: 'HADAMARD_BLOCK', value: g.hadamardBlock, comment: 'channels of one Hadamard block' },
     { name: 'HADAMARD_SCALE', value: 1 / Math.sqrt(g.hadamardBlock), comment: '1 / sqrt(HADAMARD_BLOCK)' },
-    { name: 'CHANNELS', value: g.channels, comment: 'channels of a value vector' },
-    { name: 'ENTRIES', value: g.entries, comment: 'codebook entries' },
-    { name: 'VALUE_ROW_WORDS', value: g.valueRowWords, comment: "words of one token's value indices, four each" },
+    ...afterHadamard,
     { name: 'STREAM_BITS', value: g.streamBits, comment: 'bits of a stream code' },
     { name: 'STREAM_WORDS', value: g.streamWords, comment: 'words of one coded stream vector' },
     { name: 'NORM_WORDS', value: g.normWords, comment: "words of one stream token's norms, two each" },
     { name: 'SINKS', value: g.scheme.sinks, comment: 'exact tokens at the start' },
     { name: 'WINDOW', value: g.scheme.window, comment: 'slots of the exact ring at the end' },
-    { name: 'LEVELS', value: fine.offset - levels.offset, comment: 'stream levels, at the start of the tables' },
-    { name: 'ANGLE_TILE', value: g.angleTile, comment: 'rows of the fine angle table' },
-    {
-      name: 'FINE_ANGLES',
-      value: fine.offset,
-      comment: 'offset in the tables: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE',
-    },
-    {
-      name: 'COARSE_ANGLES',
-      value: coarse.offset,
-      comment: 'offset in the tables: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE',
-    },
-    {
-      name: 'SPLIT_FUNCTIONS',
-      value: splitFunctions.offset,
-      comment: 'offset in the tables: [SPLIT_TILE][4] functions of position % SPLIT_TILE',
-    },
-    {
-      name: 'SPLIT_COEFFICIENTS',
-      value: splitCoefficients.offset,
-      comment: 'offset in the tables: [PAIRS][4](cosine, sine) coefficients of these functions',
-    },
+    ...tableConstants(g),
     { name: 'RECORD_WORDS', value: recordWords, comment: 'words of a sequence record' },
   ];
   const entries = recordEntries(g).map(({ name, word, holds }) => ({
@@ -100,6 +83,88 @@ export function geometryConstants(g: Geometry): readonly Constant[] {
     comment: `in the record, ${holds}`,
   }));
   return [...constants, ...entries].map(({ name, value, comment }) => typed(name, value, comment));
+}
+
+type AroundHadamard = readonly [readonly Untyped[], readonly Untyped[]];
+
+function lowRankConstants(g: LowRankGeometry): AroundHadamard {
+  return [
+    [
+      { name: 'RANK', value: g.rank, comment: 'components of a key' },
+      { name: 'RANK_WORDS', value: g.rankWords, comment: 'words of a basis row, four int8 columns each' },
+      {
+        name: 'ALLOCATED_GROUPS',
+        value: g.allocatedGroups,
+        comment: 'groups of 16 components with widths of their own',
+      },
+      { name: 'KEY_ROW_WORDS', value: g.keyRowWords, comment: "words of one token's key fields" },
+    ],
+    [
+      { name: 'CHANNELS', value: g.channels, comment: 'channels of a value vector' },
+      { name: 'ENTRIES', value: g.entries, comment: 'codebook entries' },
+      { name: 'VALUE_ROW_WORDS', value: g.valueRowWords, comment: "words of one token's value indices, four each" },
+    ],
+  ];
+}
+
+function scalarConstants(g: ScalarGeometry): AroundHadamard {
+  const of = (name: 'KEY' | 'VALUE', groups: ScalarGroups): readonly Untyped[] => [
+    { name: `${name}_BITS`, value: groups.bits, comment: `bits of a channel of a ${name.toLowerCase()}` },
+    {
+      name: `${name}_HEAD_WORDS`,
+      value: groups.headWords,
+      comment: `words of one head's ${name.toLowerCase()} fields`,
+    },
+    {
+      name: `${name}_SCALE_TOKENS`,
+      value: groups.scaleTokens,
+      comment: 'middle tokens that share a scale; 0 for all of them',
+    },
+    { name: `${name}_SCALE_CHANNELS`, value: groups.scaleChannels, comment: 'channels of a head that share a scale' },
+    { name: `${name}_SCALE_ROW_WORDS`, value: groups.scaleRowWords, comment: 'words of a row of scales, two each' },
+  ];
+  return [
+    [{ name: 'KEY_ROW_WORDS', value: g.keyRowWords, comment: "words of one token's key fields" }, ...of('KEY', g.keys)],
+    [
+      { name: 'VALUE_ROW_WORDS', value: g.valueRowWords, comment: "words of one token's value fields" },
+      ...of('VALUE', g.values),
+    ],
+  ];
+}
+
+/** Where the tables begin. */
+function tableConstants(g: Geometry): readonly Untyped[] {
+  const at = 'offset in the tables';
+  const named: Partial<Record<TableName, Omit<Untyped, 'value'>>> = {
+    keyLevels: { name: 'KEY_LEVELS', comment: `${at}: values of the codes of keys, over their scales` },
+    valueLevels: { name: 'VALUE_LEVELS', comment: `${at}: values of the codes of values, over their scales` },
+    fineAngles: {
+      name: 'FINE_ANGLES',
+      comment: `${at}: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE`,
+    },
+    coarseAngles: {
+      name: 'COARSE_ANGLES',
+      comment: `${at}: [..][PAIRS](cosine, sine) of position - position % ANGLE_TILE`,
+    },
+    splitFunctions: {
+      name: 'SPLIT_FUNCTIONS',
+      comment: `${at}: [SPLIT_TILE][4] functions of position % SPLIT_TILE`,
+    },
+    splitCoefficients: {
+      name: 'SPLIT_COEFFICIENTS',
+      comment: `${at}: [PAIRS][4](cosine, sine) coefficients of these functions`,
+    },
+  };
+  const tables = tablesOf(g);
+  const placed = (Object.keys(named) as TableName[]).flatMap((name) => {
+    const table = tables.find((candidate) => candidate.name === name);
+    return table ? [{ ...named[name]!, value: table.offset }] : [];
+  });
+  return [
+    { name: 'LEVELS', value: 2 ** g.streamBits, comment: 'stream levels, at the start of the tables' },
+    { name: 'ANGLE_TILE', value: g.angleTile, comment: 'rows of the fine angle table' },
+    ...placed,
+  ];
 }
 
 /** What the numbers of a schedule count; a stage that names a new one explains it here. */
@@ -115,6 +180,9 @@ const scheduleComments: Readonly<Record<string, string>> = {
   CONSUMER_REGISTERS: 'registers of a thread that takes tokens',
   FAST_PAIRS: 'pairs of channels that are rotated token by token; the others turn with the query',
   GROUP_COMPONENTS: 'most components whose codes are unpacked together',
+  KEY_AFFINE: '1 where equal steps lie between the values of codes of keys',
+  KEY_CENTERED: '1 where code 0 of keys does not stand for zero',
+  KEY_FOLDED: '1 where the query takes the scales of keys in, a block of tokens at a time',
   KEY_HALVES: 'f16 numbers whose sum is a channel of a rebuilt key',
   MAX_SWEEPS: 'rounds of Jacobi rotations, at most',
   MOVE_WORDS: 'words that describe one move',
@@ -143,6 +211,8 @@ const scheduleComments: Readonly<Record<string, string>> = {
   TILE_WORDS: 'words that a block copies',
   TOKEN_STRIDE: 'words from one token of a tile to the next; odd, to spread them over the banks',
   UNITS: 'units of 16 bits in the budget of a token',
+  VALUE_AFFINE: '1 where equal steps lie between the values of codes of values',
+  VALUE_CENTERED: '1 where code 0 of values does not stand for zero',
   WARPGROUPS: 'groups of four warps that take tiles in turn',
   WARPS: 'warps of a block',
   WIDTH_CHOICES: 'widths that a group of components may have',

@@ -3,7 +3,7 @@ import { type Geometry, geometryOf } from '../dsl/geometry.js';
 import type { ModelShape } from '../dsl/model.js';
 import { defineScheme, type Scheme } from '../dsl/scheme.js';
 import { checkTarget, chooseTunables, type Target } from '../dsl/stage.js';
-import { stages } from '../dsl/stages/index.js';
+import { stagesOf } from '../dsl/stages/index.js';
 import type { Assets } from './assets.js';
 import { checkArguments } from './checkArguments.js';
 import type { Fp16Manifest } from './generateFp16From.js';
@@ -48,6 +48,8 @@ export async function generateFrom(
   defineScheme(scheme);
   checkArguments(model, target, choice);
   checkTarget(target);
+  const geometry = geometryOf(scheme, model);
+  const stages = stagesOf[geometry.family];
   const names = stages.map(({ name }) => name);
   for (const name of Object.keys(choice)) {
     if (names.includes(name)) continue;
@@ -58,7 +60,6 @@ export async function generateFrom(
       hint: 'Name the stage that has the tunable.',
     });
   }
-  const geometry = geometryOf(scheme, model);
   const [library, templates] = await Promise.all([functionLibrary(scheme, assets), assets.templates(target.language)]);
   const context = { geometry, target, library, templates };
   const files = new Map<string, string>();
@@ -73,12 +74,11 @@ export async function generateFrom(
   for (const [name, text] of templates.files) files.set(name, text);
   const manifest: Manifest = {
     format: 1,
-    scheme: schemeRecord(scheme, geometry.headDim),
+    scheme: schemeRecord(geometry),
     model,
     target,
     geometry: {
-      rank: geometry.rank,
-      keyGroups: geometry.keyGroups,
+      ...(geometry.family === 'low-rank' ? { rank: geometry.rank, keyGroups: geometry.keyGroups } : {}),
       keyRowWords: geometry.keyRowWords,
       valueRowWords: geometry.valueRowWords,
       streamWords: geometry.streamWords,

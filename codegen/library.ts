@@ -1,3 +1,4 @@
+import type { ScalarCodec } from '../dsl/codec.js';
 import { KvforgeError } from '../dsl/errors.js';
 import type { Scheme } from '../dsl/scheme.js';
 import type { Assets } from './assets.js';
@@ -15,24 +16,50 @@ export async function functionLibrary(
   scheme: Scheme,
   assets: Pick<Assets, 'builtins' | 'lower'>,
 ): Promise<ReadonlyMap<string, FunctionIr>> {
-  const library = new Map((await assets.builtins()).map((ir) => [ir.name, ir]));
-  const { source, device } = scheme.stream;
+  const builtins = new Map((await assets.builtins()).map((ir) => [ir.name, ir]));
+  const library = new Map(builtins);
+  for (const [at, codec] of codecsOf(scheme)) await addCodec({ builtins, library }, at, codec, assets);
+  return library;
+}
+
+/** Every scalar codec of a scheme, with its place in the descriptor. */
+function codecsOf(scheme: Scheme): readonly (readonly [at: string, codec: ScalarCodec])[] {
+  const chains = { keys: scheme.keys, values: scheme.values } as const;
+  const quantizers = Object.entries(chains).flatMap(([name, chain]) =>
+    chain.flatMap((step, i) => (step.kind === 'quantizer' ? [[`${name}[${i}].codec`, step.codec] as const] : [])),
+  );
+  return [...quantizers, ['stream', scheme.stream]];
+}
+
+/** Functions by name: the built-in ones, and those with the scheme's own that were added so far. */
+interface Functions {
+  readonly builtins: ReadonlyMap<string, FunctionIr>;
+  readonly library: Map<string, FunctionIr>;
+}
+
+async function addCodec(
+  { builtins, library }: Functions,
+  at: string,
+  { source, device }: ScalarCodec,
+  assets: Pick<Assets, 'lower'>,
+): Promise<void> {
   const own = new Set<string>();
   if (source !== undefined) {
     for (const { ir, declared } of await assets.lower(source)) {
-      const builtin = library.get(ir.name);
-      // The file may call the built-in function by its path; it is then lowered again.
-      if (builtin && JSON.stringify(builtin) === JSON.stringify(ir)) continue;
-      if (builtin) {
+      const known = library.get(ir.name);
+      // The file may call a built-in function by its path, and be the file of several codecs: it is then lowered again.
+      if (known && JSON.stringify(known) !== JSON.stringify(ir)) {
         throw new KvforgeError('invalid-codec', {
           at: `${ir.file}:${ir.position.line}:${ir.position.column}`,
-          expected: 'a name that no built-in device function has',
+          expected: builtins.has(ir.name)
+            ? 'a name that no built-in device function has'
+            : `a name that no device function of the scheme's other codecs has`,
           received: ir.name,
           hint: 'Rename the function.',
         });
       }
       library.set(ir.name, ir);
-      if (declared) own.add(ir.name);
+      if (declared && !builtins.has(ir.name)) own.add(ir.name);
     }
   }
   for (const [role, fn] of Object.entries(device)) {
@@ -40,7 +67,7 @@ export async function functionLibrary(
     if (own.has(fn.name) || (library.has(fn.name) && builtinExports.get(fn.name) === fn)) continue;
     const received = fn.name === '' ? 'an unnamed function' : fn.name;
     throw new KvforgeError('invalid-codec', {
-      at: `stream.device.${role}`,
+      at: `${at}.device.${role}`,
       expected:
         source === undefined
           ? 'a built-in device function, as the codec names no source'
@@ -52,5 +79,4 @@ export async function functionLibrary(
           : 'Declare it with `function` at the top level of that file.',
     });
   }
-  return library;
 }

@@ -1,7 +1,8 @@
+import type { Quantizer, ScalarCodec } from '../dsl/codec.js';
 import { KvforgeError } from '../dsl/errors.js';
-import type { KeyGroup } from '../dsl/geometry.js';
+import type { Geometry, KeyGroup, ScalarGroups } from '../dsl/geometry.js';
 import type { ModelShape } from '../dsl/model.js';
-import type { Scheme } from '../dsl/scheme.js';
+import type { KeyChain, SchemeSegments, ValueChain } from '../dsl/scheme.js';
 import type { BindingDescriptor, Extent, Target } from '../dsl/stage.js';
 import type { PartDescriptor, RecordEntry, TableDescriptor } from './plan/layout.js';
 
@@ -53,40 +54,65 @@ export function evaluateExtent(extent: Extent, dimensions: Readonly<Record<strin
   return extent.product.reduce<number>((product, factor) => product * evaluateExtent(factor, dimensions), 1);
 }
 
-/** A scheme as data: functions by their names, the levels as float32, and nothing of the machine it was written on. */
-export interface SchemeRecord extends Omit<Scheme, 'stream'> {
-  readonly stream: {
-    readonly kind: 'scalar';
-    readonly name: string;
-    readonly bits: number;
-    readonly device: Readonly<Record<'scale' | 'code' | 'value', string>>;
-    /** By code, as the kernels read them at the start of the tables. */
-    readonly levels: readonly number[];
-  };
+/** A scalar codec as data: functions by their names, the levels as float32. */
+export interface ScalarCodecRecord {
+  readonly kind: 'scalar';
+  readonly name: string;
+  readonly bits: number;
+  readonly device: Readonly<Partial<Record<'offset' | 'scale' | 'code' | 'value', string>>>;
+  /** By code, as the kernels read them in the tables. */
+  readonly levels: readonly number[];
 }
 
-/** Levels by codec and head dimension: computing 256 of them takes longer than all the kernels. */
+/** A step of a chain as data. */
+export type CodecRecord = Exclude<KeyChain[number] | ValueChain[number], Quantizer> | QuantizerRecord;
+
+export interface QuantizerRecord extends Omit<Quantizer, 'codec'> {
+  readonly codec: ScalarCodecRecord;
+}
+
+/** A scheme as data, and nothing of the machine it was written on. */
+export interface SchemeRecord extends Omit<SchemeSegments, 'stream'> {
+  readonly keys: readonly CodecRecord[];
+  readonly values: readonly CodecRecord[];
+  readonly stream: ScalarCodecRecord;
+}
+
+/** Levels by codec and number of channels: computing 256 of them takes longer than all the kernels. */
 const knownLevels = new WeakMap<object, Map<number, readonly number[]>>();
 
-function levelsOf(stream: Scheme['stream'], headDim: number): readonly number[] {
-  const known = knownLevels.get(stream) ?? new Map<number, readonly number[]>();
-  knownLevels.set(stream, known);
-  const levels = known.get(headDim) ?? Array.from(stream.levels(headDim), Math.fround);
-  known.set(headDim, levels);
+/** What a codec's tables hold for so many channels, as kernels read it. */
+export function levelsOf(codec: ScalarCodec, channels: number): readonly number[] {
+  const known = knownLevels.get(codec) ?? new Map<number, readonly number[]>();
+  knownLevels.set(codec, known);
+  const levels = known.get(channels) ?? Array.from(codec.levels(channels), Math.fround);
+  known.set(channels, levels);
   return levels;
 }
 
-/** The data of a scheme for a head dimension. */
-export function schemeRecord(scheme: Scheme, headDim: number): SchemeRecord {
-  const { name, keys, values, sinks, window, stream } = scheme;
-  const { scale, code, value } = stream.device;
+function codecRecord({ kind, name, bits, device }: ScalarCodec, levels: readonly number[]): ScalarCodecRecord {
+  const { offset, scale, code, value } = device;
+  const names = { ...(offset ? { offset: offset.name } : {}), scale: scale.name, code: code.name, value: value.name };
+  return { kind, name, bits, device: names, levels };
+}
+
+/** The data of a scheme for a model. */
+export function schemeRecord(g: Geometry): SchemeRecord {
+  const { name, keys, values, sinks, window, stream } = g.scheme;
+  const record = (chain: KeyChain | ValueChain, groups: ScalarGroups | undefined): readonly CodecRecord[] =>
+    chain.map((step) =>
+      step.kind === 'quantizer'
+        ? { ...step, codec: codecRecord(step.codec, levelsOf(step.codec, groups!.levelChannels)) }
+        : step,
+    );
+  const [ofKeys, ofValues] = g.family === 'scalar' ? [g.keys, g.values] : [];
   return {
-    ...{ name, keys, values, sinks, window },
-    stream: {
-      ...{ kind: stream.kind, name: stream.name, bits: stream.bits },
-      device: { scale: scale.name, code: code.name, value: value.name },
-      levels: levelsOf(stream, headDim),
-    },
+    name,
+    keys: record(keys, ofKeys),
+    values: record(values, ofValues),
+    sinks,
+    window,
+    stream: codecRecord(stream, levelsOf(stream, g.headDim)),
   };
 }
 
@@ -99,8 +125,8 @@ export interface Manifest {
   readonly target: Target;
   /** Sizes in elements or words that the layout and the kernels share. */
   readonly geometry: {
-    readonly rank: number;
-    readonly keyGroups: readonly KeyGroup[];
+    readonly rank?: number;
+    readonly keyGroups?: readonly KeyGroup[];
     readonly keyRowWords: number;
     readonly valueRowWords: number;
     readonly streamWords: number;

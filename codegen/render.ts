@@ -1,5 +1,7 @@
-import type { Geometry } from '../dsl/geometry.js';
-import type { KernelPlan, Stage, Target } from '../dsl/stage.js';
+import type { Geometry, LowRankGeometry, ScalarGeometry, ScalarGroups } from '../dsl/geometry.js';
+import { quantizerOf, type ScalarChain } from '../dsl/scheme.js';
+import type { KernelPlan, Target } from '../dsl/stage.js';
+import type { GeometryStage } from '../dsl/stages/index.js';
 import { commentLine } from './comment.js';
 import { geometryConstants } from './constants.js';
 import { cudaVectorHelpers, printCuda } from './emit/cuda.js';
@@ -12,7 +14,7 @@ import type { TemplateSet } from './templates.js';
 export interface RenderInput {
   readonly geometry: Geometry;
   readonly target: Target;
-  readonly stage: Stage;
+  readonly stage: GeometryStage;
   readonly tunables: Readonly<Record<string, number>>;
   readonly kernel: KernelPlan;
   readonly library: ReadonlyMap<string, FunctionIr>;
@@ -39,19 +41,7 @@ export function renderKernel(input: RenderInput): string {
   const body = templates.render(kernel.template ?? kernel.entry, {
     signature: printSignature(kernel, target),
     fn: names,
-    keyGroups: geometry.keyGroups.map((group) => ({
-      ...group,
-      stored: group.bits > 0,
-      nibbles: group.bits === 4,
-      unpack: names[`unpack${group.bits}`],
-      value: names[`value${group.bits}`],
-      field: names[`field${group.bits}`],
-      scale: names[`scale${group.bits}`],
-      pack: names[`pack${group.bits}`],
-    })),
-    allocated: geometry.allocatedGroups > 0,
-    weighted: geometry.weighted,
-    unbiased: geometry.scheme.values[2].unbiased,
+    ...(geometry.family === 'low-rank' ? lowRankFlags(geometry, names) : scalarFlags(geometry, kernel)),
     capped: geometry.model.scoreCap !== undefined,
     f16: target.language === 'wgsl' && target.f16,
     subgroups: target.language === 'wgsl' && target.subgroups,
@@ -66,6 +56,40 @@ export function renderKernel(input: RenderInput): string {
     printed,
     body,
   ]);
+}
+
+/** What templates of low-rank keys ask. */
+function lowRankFlags(g: LowRankGeometry, names: Readonly<Record<string, string>>): Readonly<Record<string, unknown>> {
+  return {
+    keyGroups: g.keyGroups.map((group) => ({
+      ...group,
+      stored: group.bits > 0,
+      nibbles: group.bits === 4,
+      unpack: names[`unpack${group.bits}`],
+      value: names[`value${group.bits}`],
+      field: names[`field${group.bits}`],
+      scale: names[`scale${group.bits}`],
+      pack: names[`pack${group.bits}`],
+    })),
+    allocated: g.allocatedGroups > 0,
+    weighted: g.weighted,
+    unbiased: g.scheme.values[2].unbiased,
+  };
+}
+
+/** What templates of scalar codes ask: of keys, of values, and of the one of them that the kernel is for. */
+function scalarFlags(g: ScalarGeometry, { operand }: KernelPlan): Readonly<Record<string, unknown>> {
+  const flags = ({ unrotated, turned, scaleTokens, scaleChannels, codec }: ScalarGroups) => ({
+    unrotated,
+    turned,
+    wholePrompt: scaleTokens === 0,
+    perToken: scaleTokens === 1,
+    perChannel: scaleChannels === 1,
+    offset: codec.device.offset !== undefined,
+  });
+  const own =
+    operand === undefined ? {} : { ...flags(g[operand]), OPERAND: operand === 'keys' ? 'KEY' : 'VALUE', operand };
+  return { scalar: true, keys: flags(g.keys), values: flags(g.values), ...own };
 }
 
 /** Every name that the kernel's text has besides its device functions and constants, which are in capitals. */
@@ -85,20 +109,36 @@ function printWithHelpers(functions: Parameters<typeof printCuda>[0]): string {
 }
 
 function header({ geometry: g, target, stage, tunables, kernel }: RenderInput): string {
+  const chosen = Object.entries(tunables).map(([name, value]) => `${name} = ${value}`);
+  const lines = [
+    `${kernel.entry}: ${kernel.summary}`,
+    `Stage ${stage.name} of scheme ${g.scheme.name} for ${g.model.name}. ${languageName(target)}. Written by kvforge; edit the template, not this file.`,
+    ...(g.family === 'low-rank'
+      ? lowRankHeader(g)
+      : [scalarHeader('keys:  ', g.scheme.keys), scalarHeader('values:', g.scheme.values)]),
+    `stream: ${g.scheme.stream.name}(${g.streamBits} bits); sinks ${g.scheme.sinks}, window ${g.scheme.window}`,
+    ...(chosen.length > 0 ? [`tunables: ${chosen.join(', ')}`] : []),
+  ];
+  return lines.map(commentLine).join('\n');
+}
+
+function lowRankHeader(g: LowRankGeometry): readonly string[] {
   const [, pca] = g.scheme.keys;
   const [, , quantizer] = g.scheme.values;
   const widths =
     g.allocatedGroups > 0
       ? `${g.keyRowWords * 32} bits a token`
       : `bits ${g.keyGroups.map((group) => group.bits).join('/')}`;
-  const chosen = Object.entries(tunables).map(([name, value]) => `${name} = ${value}`);
-  const lines = [
-    `${kernel.entry}: ${kernel.summary}`,
-    `Stage ${stage.name} of scheme ${g.scheme.name} for ${g.model.name}. ${languageName(target)}. Written by kvforge; edit the template, not this file.`,
+  return [
     `keys:   ${g.scheme.keys[0].name}, ${pca.name}(rank ${g.rank}, ${widths}, group ${pca.group}, i8 basis${g.weighted ? ', weighted by queries' : ''})`,
     `values: ${g.scheme.values.map((codec) => codec.name).join(', ')}(${quantizer.channels} channels, ${quantizer.entries} entries${quantizer.unbiased ? ', unbiased' : ''})`,
-    `stream: ${g.scheme.stream.name}(${g.streamBits} bits); sinks ${g.scheme.sinks}, window ${g.scheme.window}`,
-    ...(chosen.length > 0 ? [`tunables: ${chosen.join(', ')}`] : []),
   ];
-  return lines.map(commentLine).join('\n');
+}
+
+function scalarHeader(title: string, chain: ScalarChain): string {
+  const { name, codec, block } = quantizerOf(chain);
+  const before = chain.slice(0, -1).map((step) => `${step.name}, `);
+  const tokens = block.tokens === 'prompt' ? 'the prompt' : `${block.tokens} token${block.tokens === 1 ? '' : 's'}`;
+  const channels = block.channels === 'head' ? 'a head' : `${block.channels} channel${block.channels === 1 ? '' : 's'}`;
+  return `${title} ${before.join('')}${name}(${codec.name}, ${codec.bits} bits; a scale for ${channels} of ${tokens})`;
 }

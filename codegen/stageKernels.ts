@@ -1,5 +1,6 @@
 import type { Geometry } from '../dsl/geometry.js';
-import type { KernelPlan, Stage, Target } from '../dsl/stage.js';
+import type { KernelPlan, Target } from '../dsl/stage.js';
+import type { GeometryStage } from '../dsl/stages/index.js';
 import type { FunctionIr } from './ir.js';
 import type { KernelDescriptor } from './manifest.js';
 import { renderKernel } from './render.js';
@@ -22,7 +23,7 @@ export interface StageKernel {
 /** The kernels of one stage with all of its tunables chosen; what is generated does not depend on the order they come in. */
 export function stageKernels(
   context: StageContext,
-  stage: Stage,
+  stage: GeometryStage,
   tunables: Readonly<Record<string, number>>,
 ): readonly StageKernel[] {
   const { geometry, target } = context;

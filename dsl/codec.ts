@@ -57,26 +57,51 @@ export interface VectorQuantizer {
 }
 
 /**
- * A code a channel and one f16 scale a vector, after the Hadamard transform: what a generated token becomes.
- * The three device functions are the codec's whole arithmetic; the schedule calls them and nothing else.
+ * A code a number, and an f16 scale that several of them share: those of a vector where a generated token is coded, those
+ * that a `Quantizer` names elsewhere. The device functions are the codec's whole arithmetic; the schedule calls them and
+ * nothing else.
  */
 export interface ScalarCodec {
   readonly kind: 'scalar';
   readonly name: string;
   /** Bits of a code. */
   readonly bits: 2 | 3 | 4 | 8;
-  /** The table of values handed to the device functions as `levels`, for a head dimension; `2^bits` numbers. */
-  readonly levels: (headDim: number) => readonly number[];
+  /**
+   * The table of values handed to the device functions as `levels`, for the channels that share a scale: `2^bits` finite
+   * numbers, ascending where `code` finds the nearest one by bisection.
+   */
+  readonly levels: (channels: number) => readonly number[];
   readonly device: {
+    /**
+     * From the least and the greatest x to what is stored as f16 and taken off every x before anything else; nothing is
+     * where it is left out. The stream has no room for it.
+     */
+    readonly offset?: (least: f32, greatest: f32) => f32;
     /** From the sum of squares of x/maxAbs and maxAbs = max|x| to the stored scale (a finite f16, >= 0). */
     readonly scale: (sumOfSquares: f32, maxAbs: f32) => f32;
-    /** From a channel over the scale to its code, below `2^bits`. */
+    /** From a number over the scale to its code, below `2^bits`. */
     readonly code: (x: f32, levels: Lookup<f32>, bits: Static<u32>) => u32;
-    /** From a code to the channel over the scale. */
+    /** From a code to the number over the scale. */
     readonly value: (code: u32, levels: Lookup<f32>) => f32;
   };
   /** URL of the file that defines the device functions, when it is not part of kvforge: `import.meta.url`. */
   readonly source?: string;
+}
+
+/** Which numbers of the compressed middle share a scale: a block of consecutive tokens and channels of one KV head. */
+export interface ScaleBlock {
+  /** Tokens, counted from the first of the middle; `'prompt'` is all of them. */
+  readonly tokens: number | 'prompt';
+  /** Channels of a head; `'head'` is all of them. */
+  readonly channels: number | 'head';
+}
+
+/** A scalar code for every channel of every token of the middle. */
+export interface Quantizer {
+  readonly kind: 'quantizer';
+  readonly name: string;
+  readonly codec: ScalarCodec;
+  readonly block: ScaleBlock;
 }
 
 /**

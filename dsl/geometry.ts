@@ -1,7 +1,16 @@
-import type { FieldBits, LowRankCodec } from './codec.js';
+import type { FieldBits, LowRankCodec, ScalarCodec } from './codec.js';
+import { nearestLevel } from './codecs/lloydMax.js';
 import { KvforgeError } from './errors.js';
 import type { ModelShape } from './model.js';
-import { isAllocated, type Scheme } from './scheme.js';
+import {
+  isAllocated,
+  isScalar,
+  type LowRankScheme,
+  quantizerOf,
+  type ScalarChain,
+  type ScalarScheme,
+  type Scheme,
+} from './scheme.js';
 
 /** Components of the key code that share a width, and where their fields lie in a token's row. */
 export interface KeyGroup {
@@ -13,8 +22,8 @@ export interface KeyGroup {
   readonly words: number;
 }
 
-/** Every size that a scheme and a model fix together. All counts are elements unless the name says words (of 32 bits). */
-export interface Geometry {
+/** What every scheme and model fix together. All counts are elements unless the name says words (of 32 bits). */
+export interface CacheGeometry {
   readonly scheme: Scheme;
   readonly model: ModelShape;
   readonly headDim: number;
@@ -27,22 +36,12 @@ export interface Geometry {
   readonly groupSize: number;
   /** kvHeads * headDim. */
   readonly width: number;
-  readonly rank: number;
-  /** Words of one basis row: four int8 columns a word. */
-  readonly rankWords: number;
-  /** Groups with fixed widths; none where every prompt allocates its own. */
-  readonly keyGroups: readonly KeyGroup[];
-  /** Groups of 16 components whose widths the prompt decides: word g of the part `keyWidths` describes group g. */
-  readonly allocatedGroups: number;
-  /** Components whose codes are unpacked together: the longest group. */
-  readonly groupComponents: number;
-  readonly keyRowWords: number;
-  /** Keys are coded times a weight a channel, which reading divides out; tokens count as the prompt's queries see them. */
-  readonly weighted: boolean;
   /** Largest power of two that divides the head dimension. */
   readonly hadamardBlock: number;
-  readonly channels: number;
-  readonly entries: number;
+  /** Keys are coded times a weight a channel, which reading divides out; tokens count as the prompt's queries see them. */
+  readonly weighted: boolean;
+  /** Words of the codes of one token's keys, all KV heads. */
+  readonly keyRowWords: number;
   readonly valueRowWords: number;
   readonly streamBits: number;
   /** Words of one coded vector of the stream (one token, one KV head). */
@@ -53,6 +52,57 @@ export interface Geometry {
   readonly angleTile: number;
 }
 
+/** Sizes of a scheme with low-rank keys and vector-quantised values. */
+export interface LowRankGeometry extends CacheGeometry {
+  readonly family: 'low-rank';
+  readonly scheme: LowRankScheme;
+  readonly rank: number;
+  /** Words of one basis row: four int8 columns a word. */
+  readonly rankWords: number;
+  /** Groups with fixed widths; none where every prompt allocates its own. */
+  readonly keyGroups: readonly KeyGroup[];
+  /** Groups of 16 components whose widths the prompt decides: word g of the part `keyWidths` describes group g. */
+  readonly allocatedGroups: number;
+  /** Components whose codes are unpacked together: the longest group. */
+  readonly groupComponents: number;
+  readonly channels: number;
+  readonly entries: number;
+}
+
+/** How the channels of keys, or of values, are coded one by one. */
+export interface ScalarGroups {
+  readonly codec: ScalarCodec;
+  readonly bits: number;
+  /** Words of one coded vector (one token, one KV head). */
+  readonly headWords: number;
+  /** Keys are coded before RoPE. */
+  readonly unrotated: boolean;
+  /** Vectors are coded after the Hadamard transform. */
+  readonly turned: boolean;
+  /** Tokens that share a scale; 0 for all of the prompt. */
+  readonly scaleTokens: number;
+  /** Channels of a head that share a scale. */
+  readonly scaleChannels: number;
+  /** What the codec's levels are asked for. */
+  readonly levelChannels: number;
+  /** Words of the f16 scales of so many tokens, all KV heads. */
+  readonly scaleRowWords: number;
+}
+
+/** Sizes of a scheme that codes every channel by itself. */
+export interface ScalarGeometry extends CacheGeometry {
+  readonly family: 'scalar';
+  readonly scheme: ScalarScheme;
+  readonly keys: ScalarGroups;
+  readonly values: ScalarGroups;
+}
+
+/** Every size that a scheme and a model fix together. */
+export type Geometry = LowRankGeometry | ScalarGeometry;
+
+/** The sizes that a scheme has, by its family. */
+export type GeometryOf<Given extends Scheme> = Given extends LowRankScheme ? LowRankGeometry : ScalarGeometry;
+
 /**
  * Specialises a scheme to a model.
  *
@@ -60,12 +110,40 @@ export interface Geometry {
  * @example
  * geometryOf(shard, presetModel('llama-3.1-8b')).rank; // 192
  */
-export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
+export function geometryOf<Given extends Scheme>(scheme: Given, model: ModelShape): GeometryOf<Given> {
   const refuse = (at: string, expected: string, received: string | number, hint: string): never => {
     throw new KvforgeError('invalid-scheme', { at, expected, received: String(received), hint });
   };
-  const { headDim, kvHeads, heads, groupSize, width } = model;
   checkHeads(model, refuse);
+  const own = isScalar(scheme) ? scalarSizes(scheme, model, refuse) : lowRankSizes(scheme, model, refuse);
+  checkLevels(scheme.stream, 'stream', model.headDim, refuse);
+  checkScores(model, refuse);
+  const { headDim, kvHeads, heads, groupSize, width } = model;
+  return {
+    model,
+    headDim,
+    pairs: headDim / 2,
+    rotaryPairs: model.rope.rotaryDim / 2,
+    heads,
+    kvHeads,
+    groupSize,
+    width,
+    hadamardBlock: headDim & -headDim,
+    streamBits: scheme.stream.bits,
+    streamWords: Math.ceil((headDim * scheme.stream.bits) / 32),
+    normWords: Math.ceil(kvHeads / 2),
+    angleTile: 64,
+    ...own,
+  } as GeometryOf<Given>;
+}
+
+type Own<Sizes extends Geometry> = Omit<
+  Sizes,
+  Exclude<keyof CacheGeometry, 'scheme' | 'weighted' | 'keyRowWords' | 'valueRowWords'>
+>;
+
+function lowRankSizes(scheme: LowRankScheme, model: ModelShape, refuse: Refuse): Own<LowRankGeometry> {
+  const { headDim, width } = model;
   if (width < 16) refuse('model.width', 'at least 16', width, 'Such a model needs no compression.');
   const [, basis] = scheme.keys;
   const allocated = isAllocated(basis.bits) ? basis.bits : undefined;
@@ -93,18 +171,9 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
       'Four one-byte indices fill a word.',
     );
   }
-  checkLevels(scheme, headDim, refuse);
-  checkScores(model, refuse);
   return {
+    family: 'low-rank',
     scheme,
-    model,
-    headDim,
-    pairs: headDim / 2,
-    rotaryPairs: model.rope.rotaryDim / 2,
-    heads,
-    kvHeads,
-    groupSize,
-    width,
     rank,
     rankWords: Math.ceil(rank / 4),
     keyGroups,
@@ -112,14 +181,50 @@ export function geometryOf(scheme: Scheme, model: ModelShape): Geometry {
     groupComponents: allocated ? 16 : Math.max(...keyGroups.map((group) => group.components)),
     keyRowWords: budget === undefined ? keyGroups.reduce((sum, { words }) => sum + words, 0) : budget / 32,
     weighted: basis.weight === 'queries',
-    hadamardBlock: headDim & -headDim,
     channels: quantizer.channels,
     entries: quantizer.entries,
     valueRowWords: width / quantizer.channels / 4,
-    streamBits: scheme.stream.bits,
-    streamWords: Math.ceil((headDim * scheme.stream.bits) / 32),
-    normWords: Math.ceil(kvHeads / 2),
-    angleTile: 64,
+  };
+}
+
+function scalarSizes(scheme: ScalarScheme, model: ModelShape, refuse: Refuse): Own<ScalarGeometry> {
+  const keys = scalarGroups(scheme.keys, 'keys', model, refuse);
+  const values = scalarGroups(scheme.values, 'values', model, refuse);
+  const rowWords = ({ headWords }: ScalarGroups) => model.kvHeads * headWords;
+  return {
+    family: 'scalar',
+    scheme,
+    keys,
+    values,
+    weighted: false,
+    keyRowWords: rowWords(keys),
+    valueRowWords: rowWords(values),
+  };
+}
+
+function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse: Refuse): ScalarGroups {
+  const { headDim, kvHeads } = model;
+  const quantizer = quantizerOf(chain);
+  const { codec, block } = quantizer;
+  const place = `${at}[${chain.length - 1}]`;
+  const scaleChannels = block.channels === 'head' ? headDim : block.channels;
+  if (headDim % scaleChannels !== 0) {
+    const expected = `a number that divides the head dimension ${headDim}, or 'head'`;
+    refuse(`${place}.block.channels`, expected, scaleChannels, 'Scales do not cross heads.');
+  }
+  // Where a scale is a channel's own, its norm is over tokens, and the head dimension stands for their number.
+  const levelChannels = scaleChannels === 1 ? headDim : scaleChannels;
+  checkLevels(codec, `${place}.codec`, levelChannels, refuse);
+  return {
+    codec,
+    bits: codec.bits,
+    headWords: Math.ceil((headDim * codec.bits) / 32),
+    unrotated: chain.some(({ kind }) => kind === 'rotary'),
+    turned: chain.some(({ kind }) => kind === 'transform'),
+    scaleTokens: block.tokens === 'prompt' ? 0 : block.tokens,
+    scaleChannels,
+    levelChannels,
+    scaleRowWords: Math.ceil((kvHeads * (headDim / scaleChannels)) / 2),
   };
 }
 
@@ -195,38 +300,39 @@ function placeGroups(
   return groups;
 }
 
-/** Tables that were found to be right; a codec is asked for its levels once a head dimension. */
+/** Tables that were found to be right; a codec is asked for its levels once a number of channels. */
 const checkedLevels = new WeakMap<object, Set<number>>();
 
 type Refuse = (at: string, expected: string, received: string | number, hint: string) => never;
 
-function checkLevels({ stream }: Scheme, headDim: number, refuse: Refuse): void {
-  const known = checkedLevels.get(stream);
-  if (known?.has(headDim)) return;
-  const count = 2 ** stream.bits;
-  const expected = `${count} finite numbers, ascending, for a head dimension of ${headDim}`;
+/**
+ * One finite number a code. They need an order only where a code is found by bisection: a codec of floating-point numbers
+ * goes from zero up and from zero down.
+ */
+function checkLevels(codec: ScalarCodec, place: string, channels: number, refuse: Refuse): void {
+  const known = checkedLevels.get(codec);
+  if (known?.has(channels)) return;
+  const count = 2 ** codec.bits;
+  const bisected = codec.device.code === nearestLevel;
+  const at = `${place}.levels`;
+  const expected = `${count} finite numbers${bisected ? ', ascending,' : ''} for ${channels} channels`;
   const hint = 'Return one value for every code.';
   let levels: unknown;
   try {
-    levels = stream.levels(headDim);
+    levels = codec.levels(channels);
   } catch (error) {
-    refuse('stream.levels', expected, `an exception: ${error instanceof Error ? error.message : String(error)}`, hint);
+    refuse(at, expected, `an exception: ${error instanceof Error ? error.message : String(error)}`, hint);
   }
-  if (!Array.isArray(levels)) refuse('stream.levels', expected, 'something else than an array', hint);
+  if (!Array.isArray(levels)) refuse(at, expected, 'something else than an array', hint);
   const given = levels as readonly unknown[];
-  if (given.length !== count) refuse('stream.levels', expected, `${given.length} numbers`, hint);
+  if (given.length !== count) refuse(at, expected, `${given.length} numbers`, hint);
   // As a kernel reads them: float32.
   const read = given.map((level) => (typeof level === 'number' ? Math.fround(level) : Number.NaN));
   for (const [i, level] of read.entries()) {
-    if (!Number.isFinite(level)) refuse('stream.levels', expected, `${String(given[i])} at ${i}`, hint);
-    if (i > 0 && level <= read[i - 1]!) {
-      refuse(
-        'stream.levels',
-        expected,
-        `${given[i - 1]} before ${given[i]} at ${i}`,
-        'Sort them, and name none twice.',
-      );
+    if (!Number.isFinite(level)) refuse(at, expected, `${String(given[i])} at ${i}`, hint);
+    if (bisected && i > 0 && level <= read[i - 1]!) {
+      refuse(at, expected, `${given[i - 1]} before ${given[i]} at ${i}`, 'Sort them, and name none twice.');
     }
   }
-  checkedLevels.set(stream, (known ?? new Set()).add(headDim));
+  checkedLevels.set(codec, (known ?? new Set()).add(channels));
 }

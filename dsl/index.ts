@@ -4,21 +4,36 @@ export type {
   FieldBits,
   LowRankCodec,
   NormalizeCodec,
+  Quantizer,
   RotaryCodec,
   ScalarCodec,
+  ScaleBlock,
   TransformCodec,
   VectorQuantizer,
 } from './codec.js';
 export { defineCodec } from './codec.js';
 export { channelMax } from './codecs/channelMax.js';
+export { type Float8Params, float8 } from './codecs/float8.js';
 export { hadamard } from './codecs/hadamard.js';
+export { type TableParams, table } from './codecs/levelTable.js';
 export { lloydMax, lloydMaxLevels } from './codecs/lloydMax.js';
+export { nf4 } from './codecs/nf4.js';
 export { type PcaParams, pca, type Rank } from './codecs/pca.js';
+export { perChannel, perHead, perToken } from './codecs/quantize.js';
+export { asymmetric, symmetric, type UniformParams } from './codecs/uniform.js';
 export { unrope } from './codecs/unrope.js';
 export { type VqParams, vq } from './codecs/vq.js';
 export * from './device.js';
 export { type ErrorCode, type ErrorParts, KvforgeError } from './errors.js';
-export { type Geometry, geometryOf, type KeyGroup } from './geometry.js';
+export {
+  type Geometry,
+  type GeometryOf,
+  geometryOf,
+  type KeyGroup,
+  type LowRankGeometry,
+  type ScalarGeometry,
+  type ScalarGroups,
+} from './geometry.js';
 export type { HeadGeometry } from './headGeometry.js';
 export {
   frequenciesFor,
@@ -32,7 +47,21 @@ export {
   type RopeShape,
 } from './model.js';
 export { ropeTables } from './rope.js';
-export { defineScheme, type KeyChain, type Scheme, type ValueChain } from './scheme.js';
+export {
+  defineScheme,
+  type KeyChain,
+  type LowRankScheme,
+  type ScalarChain,
+  type ScalarScheme,
+  type ScalarValues,
+  type Scheme,
+  type ValueChain,
+} from './scheme.js';
+export { fp8E4M3, fp8E5M2 } from './schemes/fp8.js';
+export { int2, int2Hadamard, int4, int4Hadamard, int8 } from './schemes/integer.js';
+export { kivi2, kivi4 } from './schemes/kivi.js';
+export { normalFloat4 } from './schemes/nf4.js';
 export { shard } from './schemes/shard.js';
 export { shardPlus } from './schemes/shardPlus.js';
+export { turboQuant2, turboQuant3, turboQuant4, turboQuantK8V4 } from './schemes/turboquant.js';
 export { defineStage, fasterBeyond, oneOf, type Stage, type Target, type Tunable } from './stage.js';

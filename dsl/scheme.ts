@@ -3,6 +3,7 @@ import type {
   FieldBits,
   LowRankCodec,
   NormalizeCodec,
+  Quantizer,
   RotaryCodec,
   ScalarCodec,
   TransformCodec,
@@ -10,26 +11,56 @@ import type {
 } from './codec.js';
 import { KvforgeError } from './errors.js';
 
-/** How keys are coded, first step first. */
-export type KeyChain = readonly [RotaryCodec, LowRankCodec];
-/** How values are coded, first step first. */
-export type ValueChain = readonly [TransformCodec, NormalizeCodec, VectorQuantizer];
+/** Keys as a linear code over all KV heads. */
+export type LowRankKeys = readonly [RotaryCodec, LowRankCodec];
+/** Values as indices into a fitted codebook. */
+export type VectorValues = readonly [TransformCodec, NormalizeCodec, VectorQuantizer];
+/** Every channel coded by itself: as it is, or after the Hadamard transform. */
+export type ScalarValues = readonly [Quantizer] | readonly [TransformCodec, Quantizer];
+/** Keys are as values are, or coded before RoPE. */
+export type ScalarChain = ScalarValues | readonly [RotaryCodec, Quantizer];
 
-/**
- * A compression scheme: what a user writes and all that kvforge knows of it. Along the sequence it lays out
- * `sinks` exact tokens, the compressed middle, the stream of generated tokens, and a `window` of exact tokens.
- */
-export interface Scheme {
+/** How keys are coded, first step first. */
+export type KeyChain = LowRankKeys | ScalarChain;
+/** How values are coded, first step first. */
+export type ValueChain = VectorValues | ScalarValues;
+
+/** What every scheme has, whatever its codes. */
+export interface SchemeSegments {
   /** Lower-case letters, digits and hyphens; it names files and kernels. */
   readonly name: string;
-  readonly keys: KeyChain;
-  readonly values: ValueChain;
   /** First tokens kept in f16 (attention sinks), 0 to 64. */
   readonly sinks: number;
   /** Last tokens kept in f16, 1 to 1024. */
   readonly window: number;
   /** What a token becomes when it leaves the window during generation. */
   readonly stream: ScalarCodec;
+}
+
+export interface LowRankScheme extends SchemeSegments {
+  readonly keys: LowRankKeys;
+  readonly values: VectorValues;
+}
+
+export interface ScalarScheme extends SchemeSegments {
+  readonly keys: ScalarChain;
+  readonly values: ScalarValues;
+}
+
+/**
+ * A compression scheme: what a user writes and all that kvforge knows of it. Along the sequence it lays out
+ * `sinks` exact tokens, the compressed middle, the stream of generated tokens, and a `window` of exact tokens.
+ */
+export type Scheme = LowRankScheme | ScalarScheme;
+
+/** Whether a scheme codes every channel by itself. */
+export function isScalar(scheme: Scheme): scheme is ScalarScheme {
+  return scheme.keys.at(-1)?.kind === 'quantizer';
+}
+
+/** The last step of a chain of scalar codes. */
+export function quantizerOf(chain: ScalarChain): Quantizer {
+  return chain[chain.length - 1] as Quantizer;
 }
 
 /**
@@ -39,7 +70,7 @@ export interface Scheme {
  * @example
  * export const shardSmall = defineScheme({ ...shard, name: 'shard-small', keys: [unrope(), pca({ rank: 64, bits: 4, group: 64 })] });
  */
-export function defineScheme(scheme: Scheme): Scheme {
+export function defineScheme<Declared extends Scheme>(scheme: Declared): Declared {
   const refuse = (at: string, expected: string, received: unknown, hint: string): never => {
     throw new KvforgeError('invalid-scheme', { at, expected, received: shown(received), hint });
   };
@@ -55,14 +86,14 @@ export function defineScheme(scheme: Scheme): Scheme {
       'The name becomes part of file names.',
     );
   }
-  checkKinds(scheme.keys, 'keys', ['rotary', 'low-rank'], 'unrope(), pca({...})', refuse);
-  checkKinds(
-    scheme.values,
-    'values',
-    ['transform', 'normalize', 'vector-quantizer'],
-    'hadamard(), channelMax(), vq({...})',
-    refuse,
-  );
+  if (isScalarLike(scheme)) {
+    checkScalarChain(scheme.keys, 'keys', ['rotary', 'transform'], refuse);
+    checkScalarChain(scheme.values, 'values', ['transform'], refuse);
+  } else {
+    checkKinds(scheme.keys, 'keys', ['rotary', 'low-rank'], 'unrope(), pca({...})', refuse);
+    const kinds = ['transform', 'normalize', 'vector-quantizer'];
+    checkKinds(scheme.values, 'values', kinds, 'hadamard(), channelMax(), vq({...})', refuse);
+  }
   if (!isCount(scheme.sinks, 0, 64)) refuse('sinks', 'a whole number from 0 to 64', scheme.sinks, 'Shard keeps 4.');
   if (!isCount(scheme.window, 1, 1024))
     refuse('window', 'a whole number from 1 to 1024', scheme.window, 'Shard keeps 64.');
@@ -72,8 +103,30 @@ export function defineScheme(scheme: Scheme): Scheme {
 
   checkName(scheme.stream, 'stream', refuse);
 
+  if (isScalar(scheme)) {
+    checkQuantizer(scheme.keys, 'keys', refuse);
+    checkQuantizer(scheme.values, 'values', refuse);
+  } else {
+    checkLowRank(scheme, refuse);
+  }
+  checkScalarCodec(scheme.stream, 'stream', refuse);
+  if (scheme.stream.device.offset !== undefined) {
+    const hint = 'Take a codec without an offset, such as lloydMax or symmetric.';
+    refuse('stream.device.offset', 'nothing, as the stream stores a scale alone', 'a function', hint);
+  }
+  return scheme;
+}
+
+/** Whether the last key codec says that channels are coded one by one; it may be anything, as a scheme comes from a file. */
+function isScalarLike(scheme: Scheme): boolean {
+  const keys: unknown = scheme.keys;
+  return Array.isArray(keys) && (keys.at(-1) as { kind?: unknown } | null | undefined)?.kind === 'quantizer';
+}
+
+function checkLowRank(scheme: LowRankScheme, refuse: Refuse): void {
+  const isCount = (value: number, low: number) => Number.isInteger(value) && value >= low && value <= 65536;
   const [, basis] = scheme.keys;
-  if (basis.rank !== 'auto' && !(isCount(basis.rank, 16, 65536) && basis.rank % 16 === 0)) {
+  if (basis.rank !== 'auto' && !(isCount(basis.rank, 16) && basis.rank % 16 === 0)) {
     refuse(
       'keys[1].rank',
       "a multiple of 16 from 16 on, or 'auto'",
@@ -107,23 +160,59 @@ export function defineScheme(scheme: Scheme): Scheme {
   if (typeof quantizer.unbiased !== 'boolean')
     refuse('values[2].unbiased', 'true or false', quantizer.unbiased, 'Leave it out for false.');
   checkRounds(quantizer.iterations, quantizer.seed, 'values[2]', refuse);
-  if (![2, 3, 4, 8].includes(scheme.stream.bits))
-    refuse('stream.bits', '2, 3, 4 or 8', scheme.stream.bits, 'Shard ships 8.');
-  if (typeof scheme.stream.levels !== 'function') {
+}
+
+/** Whether a scale can be shared by so many tokens, or channels. */
+const isBlockSide = (side: unknown) => [1, 16, 32, 64, 128].includes(side as number);
+
+function checkScalarChain(chain: unknown, at: string, before: readonly string[], refuse: Refuse): void {
+  const kinds = Array.isArray(chain)
+    ? Array.from(chain, (codec) => (codec as { kind?: unknown } | null)?.kind ?? null)
+    : [];
+  const example = at === 'keys' ? 'unrope() or hadamard()' : 'hadamard()';
+  const [first] = kinds;
+  const fits = kinds.at(-1) === 'quantizer' && kinds.length <= 2;
+  if (!fits || (kinds.length === 2 && !before.includes(first as string))) {
+    const expected = `a quantizer, after ${example} or alone`;
+    refuse(at, expected, Array.isArray(chain) ? kinds : chain, 'Write perToken(...).');
+  }
+}
+
+function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
+  const place = `${at}[${chain.length - 1}]`;
+  const { codec, block } = quantizerOf(chain);
+  checkKinds([codec], `${place}.codec`, ['scalar'], 'perToken(symmetric({ bits: 4 }))', refuse);
+  checkName(codec, `${place}.codec`, refuse);
+  checkScalarCodec(codec, `${place}.codec`, refuse);
+  for (const [side, whole] of [
+    ['tokens', 'prompt'],
+    ['channels', 'head'],
+  ] as const) {
+    const given: unknown = block?.[side];
+    if (given === whole || isBlockSide(given)) continue;
     refuse(
-      'stream.levels',
-      'a function of the head dimension',
-      scheme.stream.levels,
-      'Build the codec with defineCodec.',
+      `${place}.block.${side}`,
+      `1, 16, 32, 64, 128 or '${whole}'`,
+      given,
+      'Write perToken(...) or perChannel(...).',
     );
   }
-  for (const role of ['scale', 'code', 'value'] as const) {
-    const fn: unknown = scheme.stream.device?.[role];
-    if (typeof fn !== 'function') {
-      refuse(`stream.device.${role}`, "a function marked 'device'", fn, 'Build the codec with defineCodec.');
-    }
+}
+
+function checkScalarCodec(codec: ScalarCodec, at: string, refuse: Refuse): void {
+  if (![2, 3, 4, 8].includes(codec.bits)) refuse(`${at}.bits`, '2, 3, 4 or 8', codec.bits, 'Shard ships 8.');
+  const hint = 'Build the codec with defineCodec.';
+  if (typeof codec.levels !== 'function') {
+    refuse(`${at}.levels`, 'a function of the head dimension', codec.levels, hint);
   }
-  return scheme;
+  for (const role of ['scale', 'code', 'value'] as const) {
+    const fn: unknown = codec.device?.[role];
+    if (typeof fn !== 'function') refuse(`${at}.device.${role}`, "a function marked 'device'", fn, hint);
+  }
+  const { offset } = codec.device;
+  if (offset !== undefined && typeof offset !== 'function') {
+    refuse(`${at}.device.offset`, "a function marked 'device', or nothing", offset, hint);
+  }
 }
 
 /** A value as a text; it may be anything, as a scheme comes from a user's file. */

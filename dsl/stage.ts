@@ -1,5 +1,5 @@
 import { KvforgeError } from './errors.js';
-import type { Geometry } from './geometry.js';
+import type { Geometry, LowRankGeometry } from './geometry.js';
 
 /** How a kernel uses a buffer. In CUDA a binding is a pointer parameter, in WGSL a storage buffer of group 0. */
 export interface BindingDescriptor {
@@ -56,8 +56,8 @@ export type Target =
       readonly subgroups: boolean;
       /**
        * Uses products of subgroup matrices of 16 x 16 x 16, f16 to f32, in subgroups of 32: the experimental feature
-       * `chromium-experimental-subgroup-matrix`. Needs `f16`, `subgroups` and room for 48 KB in workgroup storage. Not yet
-       * seen right on a GPU (docs/decisions.md): nothing chooses it unasked, and who asks should verify it.
+       * `chromium-experimental-subgroup-matrix`. Needs `f16` and `subgroups`; attention goes through them where 48 KB of
+       * workgroup storage and up to 1024 threads a block hold the schedule.
        */
       readonly subgroupMatrices?: boolean;
       /** Workgroup storage the device offers; 16384 is what every WebGPU device has. */
@@ -97,7 +97,8 @@ export function excessOf(kernel: KernelPlan, target: Target): string | undefined
   const { fixed, dynamic } = kernel.sharedBytes;
   const wgsl = target.language === 'wgsl';
   // What every WebGPU device has.
-  const mostThreads = wgsl ? 256 : 1024;
+  // Devices with subgroup matrices take more threads than WebGPU promises.
+  const mostThreads = wgsl && target.subgroupMatrices !== true ? 256 : 1024;
   if (threads > mostThreads) return `${entry} needs ${threads} threads a block, ${target.language} has ${mostThreads}`;
   if (wgsl && bindings.length > 8) return `${entry} needs ${bindings.length} storage buffers, wgsl has 8`;
   const limit = sharedLimit(target);
@@ -157,10 +158,12 @@ export interface KernelPlan {
   readonly functions: Readonly<Record<string, FunctionUse>>;
   /** Bytes of shared (workgroup) memory; dynamic is for CUDA launches that pass 48 KB. */
   readonly sharedBytes: { readonly fixed: number; readonly dynamic: number };
+  /** What the kernel is for, where keys and values have one template. */
+  readonly operand?: 'keys' | 'values';
   /** Template file without its ending, when several schedules serve the entry. */
   readonly template?: string;
-  /** Lists of numbers that the template writes statements for, one each: `unrolled.NAME`. */
-  readonly unrolled?: Readonly<Record<string, readonly number[]>>;
+  /** Lists of numbers, or of named ones, that the template writes statements for, one each: `unrolled.NAME`. */
+  readonly unrolled?: Readonly<Record<string, readonly (number | Readonly<Record<string, number>>)[]>>;
   /** The WGSL text multiplies subgroup matrices. */
   readonly subgroupMatrices?: true;
 }
@@ -172,14 +175,14 @@ export type TunableSpace = Readonly<Record<string, Tunable>>;
 export type Chosen<Space> = { readonly [Name in keyof Space]: number };
 
 /** A constraint returns nothing when it holds, else the reason with both numbers. */
-export type Constraint<Space extends TunableSpace = TunableSpace, Sizes = Geometry> = (
+export type Constraint<Space extends TunableSpace = TunableSpace, Sizes = LowRankGeometry> = (
   geometry: Sizes,
   tunables: Chosen<Space>,
   target: Target,
 ) => string | undefined;
 
 /** `Space` is a union where targets have schedules with other tunables; `Sizes` is what the kernels are specialised to. */
-export interface Stage<Space extends TunableSpace = TunableSpace, Sizes = Geometry> {
+export interface Stage<Space extends TunableSpace = TunableSpace, Sizes = LowRankGeometry> {
   readonly name: string;
   readonly summary: string;
   readonly tunables: (target: Target) => Space;
@@ -198,7 +201,7 @@ export interface Stage<Space extends TunableSpace = TunableSpace, Sizes = Geomet
  * });
  * stage.tunables(defaultTargets.cuda).threads.values; // [1024, 256]
  */
-export function defineStage<Space extends TunableSpace, Sizes = Geometry>(
+export function defineStage<Space extends TunableSpace, Sizes = LowRankGeometry>(
   stage: Stage<Space, Sizes>,
 ): Stage<Space, Sizes> {
   return stage;

@@ -35,5 +35,6 @@ export type { Locked } from './tune/lock/lookup.js';
 export { readTuned, type Tuned, type TunedFor } from './tune/lock/tuned.js';
 export type { TunedSplits } from './tune/nearest.js';
 export type { ShapeClass } from './tune/shapeClass.js';
+export { type VerifyFailure, type VerifyOptions, type VerifyResult, verifyScheme } from './verify/verifyScheme.js';
 export { requestGpuDevice } from './webgpu/adapter.js';
 export { WebGpuDevice } from './webgpu/webgpu.js';

@@ -16,7 +16,7 @@ export interface LoadOptions {
  *
  * @example
  * const kernels = await LoadedKernels.load(device, await generate(shard, model, defaultTargets[device.target]));
- * kernels.geometry.rank; // 16
+ * kernels.geometry.headDim; // 16
  */
 export class LoadedKernels<Sizes = Geometry> {
   readonly device: Device;

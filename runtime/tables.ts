@@ -1,3 +1,5 @@
+import { levelsOf } from '../codegen/manifest.js';
+import { type TableName, tablesOf } from '../codegen/plan/layout.js';
 import type { Geometry } from '../dsl/geometry.js';
 import { ropeTables } from '../dsl/rope.js';
 import { fastPairsOf, splitRope } from '../dsl/ropeSplit.js';
@@ -10,10 +12,17 @@ import { fastPairsOf, splitRope } from '../dsl/ropeSplit.js';
  * @param frequencies of the layer's RoPE, for the longest prompt
  */
 export function buildTables(g: Geometry, positions: number, frequencies: readonly number[]): Float32Array {
-  const levels = g.scheme.stream.levels(g.headDim);
   const { fine, coarse } = ropeTables(frequencies, g.pairs, positions, g.angleTile);
-  const { functions, coefficients } = splitRope(frequencies, g.pairs, fastPairsOf(g.model));
-  const parts = [levels, fine, functions, coefficients, coarse];
+  const named: Record<TableName, () => ArrayLike<number>> = {
+    levels: () => levelsOf(g.scheme.stream, g.headDim),
+    keyLevels: () => (g.family === 'scalar' ? levelsOf(g.keys.codec, g.keys.levelChannels) : []),
+    valueLevels: () => (g.family === 'scalar' ? levelsOf(g.values.codec, g.values.levelChannels) : []),
+    fineAngles: () => fine,
+    splitFunctions: () => splitRope(frequencies, g.pairs, fastPairsOf(g.model)).functions,
+    splitCoefficients: () => splitRope(frequencies, g.pairs, fastPairsOf(g.model)).coefficients,
+    coarseAngles: () => coarse,
+  };
+  const parts = tablesOf(g).map(({ name }) => named[name]());
   const tables = new Float32Array(parts.reduce((length, part) => length + part.length, 0));
   let at = 0;
   for (const part of parts) {

@@ -19,10 +19,12 @@ export function targetFor(device: TargetFacts): Target {
   if (device.target === 'cuda') {
     return { language: 'cuda', arch: device.identity.architecture ?? 'sm_80', tensorCores: true };
   }
-  return {
+  const wgsl = {
     language: 'wgsl',
     f16: device.features.has('shader-f16'),
     subgroups: device.features.has('subgroups'),
     workgroupBytes: device.limits.sharedBytes,
-  };
+  } as const;
+  const matrices = wgsl.f16 && wgsl.subgroups && device.features.has('chromium-experimental-subgroup-matrix');
+  return matrices ? { ...wgsl, subgroupMatrices: true } : wgsl;
 }

@@ -53,7 +53,8 @@ export async function loadScheme(given: string, headDim: number, limitMs = 20_00
       step = 'reading';
       const { name, keys, values, sinks, window, stream } = defineScheme(pick(exports, exportName, path));
       // A plain object: as a promise's value, a proxy or an object with a `then` would run once more.
-      return { name, keys, values, sinks, window, stream };
+      // Its type loses which keys go with which values, as they are taken apart here.
+      return { name, keys, values, sinks, window, stream } as Scheme;
     } catch (error) {
       throw faultOf(plainError(error), step, path, file);
     }

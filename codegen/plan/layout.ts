@@ -1,5 +1,5 @@
 import { KvforgeError } from '../../dsl/errors.js';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { Geometry, LowRankGeometry, ScalarGeometry, ScalarGroups } from '../../dsl/geometry.js';
 import { splitFunctions, splitTile } from '../../dsl/ropeSplit.js';
 import type { Extent } from '../../dsl/stage.js';
 
@@ -10,6 +10,10 @@ export type PartRows = 'sequence' | 'sinks' | 'window' | 'middle' | 'stream';
 export interface PartDescriptor {
   readonly name: PartName;
   readonly rows: PartRows;
+  /** Elements, by the names of safetensors; fields that straddle words are U32. */
+  readonly dtype: 'F16' | 'U32' | 'I8' | 'U8';
+  /** Tokens that a row is for, where that is more than one. */
+  readonly tokensPerRow?: number;
   readonly wordsPerRow: number;
   /** Contents and shape, for people. */
   readonly holds: string;
@@ -34,6 +38,9 @@ const partNames = [
   'streamValueNorms',
   'keyWidths',
   'keyWeights',
+  'keyOffsets',
+  'valueScales',
+  'valueOffsets',
 ] as const;
 export type PartName = (typeof partNames)[number];
 
@@ -67,73 +74,146 @@ export function recordIndex(name: RecordField | PartName): number {
 /** The parts of one sequence and layer, in memory order; what a scheme has no use for is left out. */
 export function partsOf(g: Geometry): readonly PartDescriptor[] {
   const heads = `[${g.kvHeads} KV heads][${g.headDim}]`;
+  const vectors = { rows: 'stream', dtype: 'U32', wordsPerRow: g.kvHeads * g.streamWords } as const;
+  const norms = {
+    rows: 'stream',
+    dtype: 'F16',
+    wordsPerRow: g.normWords,
+    holds: `f16 [stream][${g.kvHeads} KV heads]`,
+  } as const;
+  const fields = `${g.streamBits}-bit fields [stream]${heads}`;
+  return [
+    {
+      name: 'sinkKeys',
+      rows: 'sinks',
+      dtype: 'F16',
+      wordsPerRow: g.width / 2,
+      holds: `f16 [sinks]${heads}, after RoPE`,
+    },
+    { name: 'sinkValues', rows: 'sinks', dtype: 'F16', wordsPerRow: g.width / 2, holds: `f16 [sinks]${heads}` },
+    {
+      name: 'windowKeys',
+      rows: 'window',
+      dtype: 'F16',
+      wordsPerRow: g.width / 2,
+      holds: `f16 ring [window]${heads}, after RoPE`,
+    },
+    {
+      name: 'windowValues',
+      rows: 'window',
+      dtype: 'F16',
+      wordsPerRow: g.width / 2,
+      holds: `f16 ring [window]${heads}`,
+    },
+    ...(g.family === 'scalar' ? scalarParts(g) : lowRankParts(g)),
+    { name: 'streamKeyCodes', ...vectors, holds: `${fields}, after RoPE and Hadamard` },
+    { name: 'streamKeyNorms', ...norms },
+    { name: 'streamValueCodes', ...vectors, holds: `${fields}, after Hadamard` },
+    { name: 'streamValueNorms', ...norms },
+    ...(g.family === 'low-rank' && g.allocatedGroups > 0 ? [keyWidths(g)] : []),
+    ...(g.weighted ? [keyWeights(g)] : []),
+  ];
+}
+
+function lowRankParts(g: LowRankGeometry): readonly PartDescriptor[] {
+  const heads = `[${g.kvHeads} KV heads][${g.headDim}]`;
   const widths = g.allocatedGroups > 0 ? '0- to 8' : [...new Set(g.keyGroups.map((group) => group.bits))].join('/');
   return [
-    { name: 'sinkKeys', rows: 'sinks', wordsPerRow: g.width / 2, holds: `f16 [sinks]${heads}, after RoPE` },
-    { name: 'sinkValues', rows: 'sinks', wordsPerRow: g.width / 2, holds: `f16 [sinks]${heads}` },
-    { name: 'windowKeys', rows: 'window', wordsPerRow: g.width / 2, holds: `f16 ring [window]${heads}, after RoPE` },
-    { name: 'windowValues', rows: 'window', wordsPerRow: g.width / 2, holds: `f16 ring [window]${heads}` },
     {
       name: 'keyCodes',
       rows: 'middle',
+      dtype: 'U32',
       wordsPerRow: g.keyRowWords,
       holds: `${widths}-bit fields [middle][${g.rank} components]`,
     },
-    { name: 'keyScales', rows: 'sequence', wordsPerRow: Math.ceil(g.rank / 2), holds: `f16 [${g.rank} components]` },
+    {
+      name: 'keyScales',
+      rows: 'sequence',
+      dtype: 'F16',
+      wordsPerRow: Math.ceil(g.rank / 2),
+      holds: `f16 [${g.rank} components]`,
+    },
     {
       name: 'keyBasis',
       rows: 'sequence',
+      dtype: 'I8',
       wordsPerRow: g.width * g.rankWords,
       holds: `i8 [${g.width} channels][${g.rank} components]`,
     },
     {
       name: 'keyBasisScales',
       rows: 'sequence',
+      dtype: 'F16',
       wordsPerRow: Math.ceil(g.rank / 2),
       holds: `f16 [${g.rank} components]`,
     },
-    { name: 'keyMean', rows: 'sequence', wordsPerRow: g.width / 2, holds: `f16 [${g.width} channels], before RoPE` },
+    {
+      name: 'keyMean',
+      rows: 'sequence',
+      dtype: 'F16',
+      wordsPerRow: g.width / 2,
+      holds: `f16 [${g.width} channels], before RoPE`,
+    },
     {
       name: 'valueCodes',
       rows: 'middle',
+      dtype: 'U8',
       wordsPerRow: g.valueRowWords,
       holds: `u8 [middle][${g.width / g.channels} vectors]`,
     },
     {
       name: 'codebook',
       rows: 'sequence',
+      dtype: 'F16',
       wordsPerRow: (g.entries * g.channels) / 2,
       holds: `f16 [${g.entries} entries][${g.channels}]`,
     },
-    { name: 'channelMax', rows: 'sequence', wordsPerRow: g.width / 2, holds: `f16 ${heads}, after Hadamard` },
     {
-      name: 'streamKeyCodes',
-      rows: 'stream',
-      wordsPerRow: g.kvHeads * g.streamWords,
-      holds: `${g.streamBits}-bit fields [stream]${heads}, after RoPE and Hadamard`,
+      name: 'channelMax',
+      rows: 'sequence',
+      dtype: 'F16',
+      wordsPerRow: g.width / 2,
+      holds: `f16 ${heads}, after Hadamard`,
     },
-    { name: 'streamKeyNorms', rows: 'stream', wordsPerRow: g.normWords, holds: `f16 [stream][${g.kvHeads} KV heads]` },
-    {
-      name: 'streamValueCodes',
-      rows: 'stream',
-      wordsPerRow: g.kvHeads * g.streamWords,
-      holds: `${g.streamBits}-bit fields [stream]${heads}, after Hadamard`,
-    },
-    {
-      name: 'streamValueNorms',
-      rows: 'stream',
-      wordsPerRow: g.normWords,
-      holds: `f16 [stream][${g.kvHeads} KV heads]`,
-    },
-    ...(g.allocatedGroups > 0 ? [keyWidths(g)] : []),
-    ...(g.weighted ? [keyWeights(g)] : []),
   ];
 }
 
-function keyWidths(g: Geometry): PartDescriptor {
+/** Codes, scales and offsets of keys, then those of values. */
+function scalarParts(g: ScalarGeometry): readonly PartDescriptor[] {
+  const of = (groups: ScalarGroups, names: readonly [PartName, PartName, PartName]): readonly PartDescriptor[] => {
+    const [codes, scales, offsets] = names;
+    const { bits, headWords, unrotated, turned, scaleTokens, scaleChannels, scaleRowWords } = groups;
+    const where = turned ? ', after Hadamard' : unrotated ? ', before RoPE' : '';
+    const blocks = `[${g.kvHeads} KV heads][${g.headDim / scaleChannels} of ${scaleChannels} channels]`;
+    const [rows, holds] =
+      scaleTokens === 0
+        ? (['sequence', `f16 ${blocks}`] as const)
+        : (['middle', `f16 [middle, ${scaleTokens} a row]${blocks}`] as const);
+    const perRow = scaleTokens > 1 ? { tokensPerRow: scaleTokens } : {};
+    const shared = { rows, dtype: 'F16', ...perRow, wordsPerRow: scaleRowWords } as const;
+    return [
+      {
+        name: codes,
+        rows: 'middle',
+        dtype: 'U32',
+        wordsPerRow: g.kvHeads * headWords,
+        holds: `${bits}-bit fields [middle][${g.kvHeads} KV heads][${g.headDim}]${where}`,
+      },
+      { name: scales, ...shared, holds },
+      ...(groups.codec.device.offset ? [{ name: offsets, ...shared, holds }] : []),
+    ];
+  };
+  return [
+    ...of(g.keys, ['keyCodes', 'keyScales', 'keyOffsets']),
+    ...of(g.values, ['valueCodes', 'valueScales', 'valueOffsets']),
+  ];
+}
+
+function keyWidths(g: LowRankGeometry): PartDescriptor {
   return {
     name: 'keyWidths',
     rows: 'sequence',
+    dtype: 'U32',
     wordsPerRow: g.allocatedGroups,
     holds: `u32 [${g.allocatedGroups} groups of 16 components]: first bit in the row * 16 + bits a component`,
   };
@@ -141,7 +221,7 @@ function keyWidths(g: Geometry): PartDescriptor {
 
 function keyWeights(g: Geometry): PartDescriptor {
   const holds = `f16 [${g.width} channels], above 0: keys are coded times this`;
-  return { name: 'keyWeights', rows: 'sequence', wordsPerRow: g.width / 2, holds };
+  return { name: 'keyWeights', rows: 'sequence', dtype: 'F16', wordsPerRow: g.width / 2, holds };
 }
 
 /** A word of the record that describes one sequence. */
@@ -159,9 +239,18 @@ export function recordEntries(g: Geometry): readonly RecordEntry[] {
   ].map(({ name, holds }) => ({ name, word: recordIndex(name), holds }));
 }
 
+export type TableName =
+  | 'levels'
+  | 'keyLevels'
+  | 'valueLevels'
+  | 'fineAngles'
+  | 'splitFunctions'
+  | 'splitCoefficients'
+  | 'coarseAngles';
+
 /** One of the constant tables that all kernels share, in one f32 buffer. */
 export interface TableDescriptor {
-  readonly name: 'levels' | 'fineAngles' | 'splitFunctions' | 'splitCoefficients' | 'coarseAngles';
+  readonly name: TableName;
   /** Numbers from the start of the buffer. */
   readonly offset: number;
   /** Row-major; `positions` is how many the angles must cover. */
@@ -169,41 +258,50 @@ export interface TableDescriptor {
   readonly holds: string;
 }
 
-/** The tables in memory order. */
-export function tablesOf(
-  g: Geometry,
-): readonly [TableDescriptor, TableDescriptor, TableDescriptor, TableDescriptor, TableDescriptor] {
-  const levels = 2 ** g.streamBits;
+/** The tables in memory order; the last one alone is as long as a cache makes it. */
+export function tablesOf(g: Geometry): readonly TableDescriptor[] {
   const row = [g.pairs, 2] as const;
-  const functions = levels + g.angleTile * g.pairs * 2;
-  const coefficients = functions + splitTile * splitFunctions;
-  return [
-    { name: 'levels', offset: 0, shape: [levels], holds: 'stream levels' },
-    {
-      name: 'fineAngles',
-      offset: levels,
-      shape: [g.angleTile, ...row],
-      holds: `(cosine, sine) of position % ${g.angleTile}`,
-    },
-    {
-      name: 'splitFunctions',
-      offset: functions,
-      shape: [splitTile, splitFunctions],
-      holds: `functions of position % ${splitTile} that stand for the rotation of the slow pairs`,
-    },
-    {
-      name: 'splitCoefficients',
-      offset: coefficients,
-      shape: [g.pairs, splitFunctions, 2],
-      holds: 'what of each function goes into (cosine, sine) of a slow pair',
-    },
-    {
-      name: 'coarseAngles',
-      offset: coefficients + g.pairs * splitFunctions * 2,
-      shape: [{ ceilDiv: [{ dimension: 'positions' }, g.angleTile] }, ...row],
-      holds: `(cosine, sine) of position - position % ${g.angleTile}`,
-    },
-  ];
+  const angles = `(cosine, sine) of position`;
+  const own: readonly Omit<TableDescriptor, 'offset'>[] =
+    g.family === 'scalar'
+      ? [
+          { name: 'keyLevels', shape: [2 ** g.keys.bits], holds: 'values of the codes of keys, over their scales' },
+          {
+            name: 'valueLevels',
+            shape: [2 ** g.values.bits],
+            holds: 'values of the codes of values, over their scales',
+          },
+        ]
+      : [];
+  const split: readonly Omit<TableDescriptor, 'offset'>[] =
+    g.family === 'low-rank'
+      ? [
+          {
+            name: 'splitFunctions',
+            shape: [splitTile, splitFunctions],
+            holds: `functions of position % ${splitTile} that stand for the rotation of the slow pairs`,
+          },
+          {
+            name: 'splitCoefficients',
+            shape: [g.pairs, splitFunctions, 2],
+            holds: 'what of each function goes into (cosine, sine) of a slow pair',
+          },
+        ]
+      : [];
+  const placed: TableDescriptor[] = [];
+  let offset = 0;
+  for (const table of [
+    { name: 'levels', shape: [2 ** g.streamBits], holds: 'stream levels' } as const,
+    ...own,
+    { name: 'fineAngles', shape: [g.angleTile, ...row], holds: `${angles} % ${g.angleTile}` } as const,
+    ...split,
+  ]) {
+    placed.push({ ...table, offset });
+    offset += (table.shape as readonly number[]).reduce((product, side) => product * side, 1);
+  }
+  const tiles = { ceilDiv: [{ dimension: 'positions' }, g.angleTile] } as const;
+  placed.push({ name: 'coarseAngles', offset, shape: [tiles, ...row], holds: `${angles} - position % ${g.angleTile}` });
+  return placed;
 }
 
 export interface SequenceCapacity {
@@ -211,6 +309,11 @@ export interface SequenceCapacity {
   readonly middle: number;
   readonly stream: number;
   readonly window: number;
+}
+
+/** Rows of a part that the capacity makes room for. */
+export function rowsOf({ rows, tokensPerRow = 1 }: PartDescriptor, capacity: SequenceCapacity): number {
+  return rows === 'sequence' ? 1 : Math.ceil(capacity[rows] / tokensPerRow);
 }
 
 export interface PlacedPart extends PartDescriptor {
@@ -266,7 +369,7 @@ export function layoutSequence(g: Geometry, counts: { tokens: number; generated:
   const parts: PlacedPart[] = [];
   let offset = 0;
   for (const part of partsOf(g)) {
-    const rows = part.rows === 'sequence' ? 1 : capacity[part.rows];
+    const rows = rowsOf(part, capacity);
     const bytes = rows * part.wordsPerRow * 4;
     parts.push({ ...part, offset, bytes });
     offset += Math.ceil(bytes / 16) * 16;

@@ -1,9 +1,9 @@
-import type { Geometry } from '../geometry.js';
+import type { CacheGeometry } from '../geometry.js';
 import { defineStage, type FunctionUse } from '../stage.js';
 import { cacheWrite, reads, tables, writes } from './bindings.js';
 
 /** The stream codec's device functions, under the names every template calls. */
-export function streamFunctions(g: Geometry): Record<string, FunctionUse> {
+export function streamFunctions(g: CacheGeometry): Record<string, FunctionUse> {
   const { device } = g.scheme.stream;
   const levels = { levels: 'level_at' };
   return {
@@ -16,7 +16,7 @@ export function streamFunctions(g: Geometry): Record<string, FunctionUse> {
 }
 
 /** One decode step's new token for every sequence; the oldest window token is coded into the stream. */
-export const appendStage = defineStage({
+export const appendStage = defineStage<Readonly<Record<never, never>>, CacheGeometry>({
   name: 'append',
   summary: 'Append one token a sequence and code the one that leaves the window.',
   tunables: () => ({}),

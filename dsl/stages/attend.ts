@@ -1,6 +1,7 @@
-import type { Geometry } from '../geometry.js';
+import type { CacheGeometry, LowRankGeometry } from '../geometry.js';
 import { fastPairsOf, splitTile } from '../ropeSplit.js';
 import {
+  type BindingDescriptor,
   type Chosen,
   type Constraint,
   defineStage,
@@ -42,13 +43,13 @@ export const workItemWords = 6;
 const passTilesLimit = (headDim: number) => (headDim > 128 ? 4 : 8);
 
 /** The pairs of 8-channel tiles of a pass of the tensor-core schedule: as few passes as there can be, of like length. */
-function passTiles(g: Geometry): number {
+function passTiles(g: LowRankGeometry): number {
   const tiles = g.headDim / 16;
   return Math.ceil(tiles / Math.ceil(tiles / passTilesLimit(g.headDim)));
 }
 
 /** Numbers of one partial result: the unnormalised output, its maximum (base-2 exponent) and its weight sum. */
-export function partialWords(g: Geometry): number {
+export function partialWords(g: CacheGeometry): number {
   return 2 * g.groupSize * (g.headDim + 2);
 }
 
@@ -76,7 +77,7 @@ const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
 const scoreSlicesLimit = 8;
 
 /** Rebuilds a tile of keys with one thread a channel. */
-function plainSchedule(g: Geometry, { tileTokens }: Chosen<PlainSpace>, target: Target): Schedule {
+function plainSchedule(g: LowRankGeometry, { tileTokens }: Chosen<PlainSpace>, target: Target): Schedule {
   const wgsl = target.language === 'wgsl';
   const threads = roundUp(g.headDim, 32);
   const { groupComponents } = g;
@@ -107,7 +108,7 @@ function plainSchedule(g: Geometry, { tileTokens }: Chosen<PlainSpace>, target: 
 }
 
 /** Rebuilds keys in the accumulators of tensor cores, tiles of 16 tokens dealt out to the warps. */
-function tensorSchedule(g: Geometry, { coefficientHalves, warps, basisBytes }: Chosen<TensorSpace>): Schedule {
+function tensorSchedule(g: LowRankGeometry, { coefficientHalves, warps, basisBytes }: Chosen<TensorSpace>): Schedule {
   const bytes = tensorSharedBytes(g, warps, basisBytes);
   return {
     threads: warps * 32,
@@ -130,12 +131,12 @@ const warpgroups = 2;
 const mostColumns = 136;
 
 /** Eight-column tiles of a product with codes: of turned queries, then of the channels of fast pairs. */
-function columnTiles(g: Geometry, { queryHalves, basisHalves }: Chosen<HopperSpace>): number {
+function columnTiles(g: LowRankGeometry, { queryHalves, basisHalves }: Chosen<HopperSpace>): number {
   return Math.ceil(g.groupSize / 4) * 2 * queryHalves + (fastPairsOf(g.model) / 4) * basisHalves;
 }
 
 /** Turns queries for slow pairs and rebuilds keys for fast ones, in warpgroups that take tiles of 128 positions in turn. */
-function splitSchedule(g: Geometry, tunables: Chosen<HopperSpace>): Schedule {
+function splitSchedule(g: LowRankGeometry, tunables: Chosen<HopperSpace>): Schedule {
   const bytes = splitSharedBytes(g, tunables);
   return {
     threads: (warpgroups + 1) * 128,
@@ -161,7 +162,7 @@ function splitSchedule(g: Geometry, tunables: Chosen<HopperSpace>): Schedule {
 }
 
 /** Shared memory of the split schedule; the template places these parts, and asserts that they end here. */
-function splitSharedBytes(g: Geometry, tunables: Chosen<HopperSpace>): number {
+function splitSharedBytes(g: LowRankGeometry, tunables: Chosen<HopperSpace>): number {
   const fast = fastPairsOf(g.model);
   const slow = g.pairs - fast;
   const heads = roundUp(g.groupSize, 4);
@@ -189,7 +190,7 @@ function splitSharedBytes(g: Geometry, tunables: Chosen<HopperSpace>): number {
  * Shared memory of the tensor-core schedule: the basis slice stays, codes stream past, warps merge in the basis' place.
  * The template places these parts, and asserts that they end here.
  */
-function tensorSharedBytes(g: Geometry, warps: number, basisBytes: number): number {
+function tensorSharedBytes(g: LowRankGeometry, warps: number, basisBytes: number): number {
   // Odd numbers of 16 bytes spread the rows over the banks; then a scale a component, mean and inverse weight a channel.
   const basis = g.headDim * (((g.rank * basisBytes) / 16) | 1) * 16 + (g.rank + g.headDim * (g.weighted ? 2 : 1)) * 4;
   const merge = roundUp(warps * g.groupSize * (g.headDim + 2) * 4, 16);
@@ -205,7 +206,7 @@ function tensorSharedBytes(g: Geometry, warps: number, basisBytes: number): numb
  * What turns q.k into a base-2 exponent: `SCORE_SCALE * q.k`, or with capped scores
  * `SCORE_CAP * tanh(SCORE_SCALE * q.k)`.
  */
-export function scoreConstants({ model }: Pick<Geometry, 'model'>): Readonly<Record<string, number>> {
+export function scoreConstants({ model }: Pick<CacheGeometry, 'model'>): Readonly<Record<string, number>> {
   const { scoreScale, scoreCap } = model;
   if (scoreCap === undefined) return { SCORE_SCALE: scoreScale * Math.log2(Math.E) };
   return { SCORE_SCALE: scoreScale / scoreCap, SCORE_CAP: scoreCap * Math.log2(Math.E) };
@@ -242,6 +243,25 @@ const fitsSplit: Constraint<Space> = (g, tunables) => {
     : undefined;
 };
 
+/** WGSL's second launch: the splits of a row into one, a thread for every channel of a head. */
+export function mergePlan(
+  g: CacheGeometry,
+  { work, partials, output }: Readonly<Record<'work' | 'output', BindingDescriptor>> & { readonly partials: string },
+): KernelPlan {
+  const threads = roundUp(g.headDim, 32);
+  return {
+    entry: 'attend_merge',
+    summary: 'Merges the splits of a row; a second launch, because WGSL orders no memory between workgroups of one.',
+    bindings: [work, reads('partials', 'f32', partials), output],
+    threads,
+    grid: [{ dimension: 'workItems' }, 1, 1],
+    constants: { WORK_ITEM_WORDS: workItemWords, PARTIAL_WORDS: partialWords(g) },
+    functions: { butterfly: { name: 'butterfly' } },
+    // The heads of the group, and four numbers for each of as many splits as there are threads.
+    sharedBytes: { fixed: (g.groupSize * g.headDim + 4 * threads) * 4, dynamic: 0 },
+  };
+}
+
 /** Attention of query tokens of every sequence over sinks, middle, stream and window, in one launch; WGSL merges in a second. */
 export const attendStage = defineStage<Space>({
   name: 'attend',
@@ -277,7 +297,7 @@ export const attendStage = defineStage<Space>({
     );
     const attend: KernelPlan = {
       entry: 'attend',
-      summary: `One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.${schedule.subgroupMatrices ? ' Not yet seen right on a GPU: verify it.' : ''}`,
+      summary: `One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.`,
       bindings: [
         reads('sequences', 'u32', 'records of all sequences'),
         work,
@@ -295,7 +315,7 @@ export const attendStage = defineStage<Space>({
         ...constants,
         WORK_ITEM_WORDS: workItemWords,
         PARTIAL_WORDS: partialWords(g),
-        CHUNK_UNIT: split ? splitTile : 16,
+        CHUNK_UNIT: split || schedule.subgroupMatrices ? splitTile : 16,
         ...scoreConstants(g),
       },
       functions: {
@@ -306,19 +326,6 @@ export const attendStage = defineStage<Space>({
       },
     };
     if (target.language === 'cuda') return [attend];
-    return [
-      attend,
-      {
-        entry: 'attend_merge',
-        summary:
-          'Merges the splits of a row; a second launch, because WGSL orders no memory between workgroups of one.',
-        bindings: [work, reads('partials', 'f32', partials), output],
-        threads: Math.min(256, roundUp(g.groupSize * g.headDim, 32)),
-        grid: [{ dimension: 'workItems' }, 1, 1],
-        constants: { WORK_ITEM_WORDS: workItemWords, PARTIAL_WORDS: partialWords(g) },
-        functions: { butterfly: { name: 'butterfly' } },
-        sharedBytes: { fixed: g.groupSize * g.headDim * 4, dynamic: 0 },
-      },
-    ];
+    return [attend, mergePlan(g, { work, partials, output })];
   },
 });

@@ -1,19 +1,18 @@
-import type { Geometry } from '../geometry.js';
+import type { LowRankGeometry } from '../geometry.js';
 import { fastPairsOf, splitTile } from '../ropeSplit.js';
 import { type Chosen, type Constraint, type KernelPlan, oneOf, type Target, type Tunable } from '../stage.js';
 
 /**
- * Where there are subgroup matrices, the choice is between the schedule that uses them (`matrices` 1), with some subgroups
- * beyond those that hold a column tile of its product, and the plain one (`matrices` 0); each has a tunable of its own, and
- * the other's stays at its default.
+ * Where there are subgroup matrices, the choice is between the schedule that uses them (`matrices` 1), with 64 or 32 tokens a
+ * step, and the plain one (`matrices` 0); each has a tunable of its own, and the other's stays at its default.
  */
-export type MatrixSpace = Readonly<Record<'matrices' | 'spareSubgroups' | 'tileTokens', Tunable>>;
+export type MatrixSpace = Readonly<Record<'matrices' | 'stepTokens' | 'tileTokens', Tunable>>;
 
 export function matrixSpace(tileTokens: Tunable): MatrixSpace {
-  return { matrices: oneOf(1, 0), spareSubgroups, tileTokens };
+  return { matrices: oneOf(1, 0), stepTokens, tileTokens };
 }
 
-const spareSubgroups = oneOf(0, 1, 3);
+const stepTokens = oneOf(64, 32);
 
 /** Whether attention goes through subgroup matrices. */
 export const usesSubgroupMatrices = (target: Target): boolean =>
@@ -23,76 +22,95 @@ export const usesSubgroupMatrices = (target: Target): boolean =>
 const lanes = 32;
 /** The default of the plain schedule. */
 const usualTileTokens = 16;
-/** Tokens of a step: four threads score one of them. */
-const stepTokens = 32;
+/** Rows of codes that a subgroup multiplies. */
+const subgroupRows = 32;
 
 /** Sizes of the product of codes with fast channels and turned queries, in tiles of 16. */
-function tilesOf(g: Geometry) {
+function tilesOf(g: LowRankGeometry) {
   const fastPairs = fastPairsOf(g.model);
   const fast = fastPairs / 8;
-  const query = Math.ceil(g.groupSize / 4);
-  return { fastPairs, fast, slow: (g.pairs - fastPairs) / 8, query, rank: g.rank / 16, columns: fast + 2 * query };
+  const headQuads = Math.ceil(g.groupSize / 4);
+  return {
+    fastPairs,
+    fast,
+    slow: (g.pairs - fastPairs) / 8,
+    headQuads,
+    rank: g.rank / 16,
+    columns: fast + headQuads,
+  };
 }
 
-/** As many as the columns need, and four threads for each token of a step. */
-function subgroupsOf(g: Geometry, spare: number): number {
-  return Math.max(tilesOf(g).columns, (stepTokens * 4) / lanes) + spare;
+/** As many as the columns need for all rows of a step, and four threads for each of its tokens. */
+function subgroupsOf(g: LowRankGeometry, tokens: number): number {
+  return (Math.max(tilesOf(g).columns, (subgroupRows * 4) / lanes) * tokens) / subgroupRows;
 }
 
 /** Units of 16 bytes of what takes turns in the region; `partials/matrix_storage.hbs` places it. */
-function regionUnits(g: Geometry, subgroups: number): number {
-  const { rank, columns, fast } = tilesOf(g);
+function regionUnits(g: LowRankGeometry, tokens: number): number {
+  const { rank, columns, fast, slow, headQuads } = tilesOf(g);
   const codeStride = 2 * rank + 1;
-  const turned = 16 * (4 * rank + 1);
-  const sums = stepTokens * (4 * columns + 1);
-  const valueRows = Math.floor(lanes / (g.headDim / 4)) * subgroups;
+  const valueRows = Math.floor(lanes / (g.headDim / 4)) * subgroupsOf(g, tokens);
   return Math.max(
     fast * 16 * codeStride,
-    stepTokens * codeStride + Math.max(turned, sums),
-    (valueRows * g.groupSize * g.headDim) / 4,
+    Math.min(slow, mostSlowTiles) * 16 * codeStride,
+    32 * codeStride + 16 * (4 * rank + 1),
+    tokens * Math.max(codeStride, 4 * columns + 1),
+    valueRows * ((g.groupSize * g.headDim) / 4 + headQuads),
   );
 }
 
+/** Tiles of slow channels of the basis that are multiplied with queries at a time, as far as the region has room. */
+const mostSlowTiles = 5;
+
 const indices = (length: number): readonly number[] => Array.from({ length }, (_, i) => i);
 
-/**
- * Products of subgroup matrices with the codes of 32 tokens, the right sides in registers. Not yet seen right on a GPU (see
- * docs/decisions.md), so nothing sets `subgroupMatrices` unasked.
- */
+/** Products of subgroup matrices with the codes of a step's tokens, the right sides in registers as two halves each. */
 export function matrixSchedule(
-  g: Geometry,
-  { spareSubgroups }: Chosen<MatrixSpace>,
+  g: LowRankGeometry,
+  { stepTokens: tokens }: Chosen<MatrixSpace>,
 ): Pick<KernelPlan, 'threads' | 'constants' | 'sharedBytes' | 'template' | 'unrolled' | 'subgroupMatrices'> {
-  const { fastPairs, fast, slow, query, rank } = tilesOf(g);
-  const subgroups = subgroupsOf(g, spareSubgroups);
-  const units = regionUnits(g, subgroups);
+  const { fastPairs, fast, slow, headQuads, rank } = tilesOf(g);
+  const subgroups = subgroupsOf(g, tokens);
+  const threads = subgroups * lanes;
+  const units = regionUnits(g, tokens);
+  const slowPairs = g.pairs - fastPairs;
+  const fastQueries = (splitTile / tokens) * (fastPairs / 2) * g.groupSize;
+  // In units: halves and means of queries, turned queries and means of fast channels, scores.
   const queries =
-    (query * 16 * (2 * slow + 1) + g.groupSize + (fastPairs / 2) * ((splitTile / stepTokens) * g.groupSize + 1)) * 16;
-  const floats = stepTokens * g.groupSize + g.rank + g.groupSize * g.headDim;
+    headQuads * 32 * (2 * slow + 1) + g.groupSize + fastQueries + fastPairs / 2 + tokens * headQuads + g.rank / 4;
+  const floats = g.groupSize * slowPairs + g.groupSize * g.headDim;
   const valueRows = Math.floor(lanes / (g.headDim / 4));
   const slowRoom = Math.min(slow, Math.floor(units / (16 * (2 * rank + 1))));
   const nibbles = g.allocatedGroups === 0 && g.keyGroups.every(({ bits }) => bits === 4);
+  const turnsOf = (items: number) => indices(Math.ceil(items / threads));
+  const heads = indices(g.groupSize);
   return {
-    threads: subgroups * lanes,
+    threads,
     constants: { WARPS: subgroups, FAST_PAIRS: fastPairs, SPLIT_TILE: splitTile, REGION_UNITS: units },
     template: 'attend_matrices',
     subgroupMatrices: true,
     sharedBytes: {
-      fixed: roundUp(units * 16 + queries + floats * 4 + subgroups * 8 + g.entries * g.channels * 2, 16),
+      fixed: roundUp((units + queries) * 16 + floats * 4 + subgroups * 8 + g.entries * g.channels * 2, 16),
       dynamic: 0,
     },
     unrolled: {
-      quad: indices(4),
-      groupHeads: indices(g.groupSize),
-      fastTiles: indices(fast),
+      stepTokens: [tokens],
       slowRoom: [slowRoom],
-      codeTurns: nibbles ? indices(Math.ceil((stepTokens * g.rank) / 8 / (subgroups * lanes))) : [],
-      queryTiles: indices(query),
+      rooms: indices(Math.ceil(slow / slowRoom)),
+      quad: indices(4),
+      groupHeads: heads,
+      headQuads: indices(headQuads),
+      headsOfQuads: heads.map((head) => ({ head, quad: Math.floor(head / 4), place: head % 4 })),
       rankTiles: indices(rank),
       rankTurns: indices(Math.ceil(rank / subgroups)),
-      stepTiles: indices(stepTokens / 16),
-      scoreTurns: indices(fastPairs / 8),
-      shareTurns: indices(Math.ceil(Math.ceil(stepTokens / subgroups) / valueRows)),
+      stepTiles: indices(subgroupRows / 16),
+      laneTokens: indices(tokens / lanes),
+      scoreTurns: indices(fast),
+      basisTurns: turnsOf(slow * 16 * rank * 2),
+      mixTurns: turnsOf(g.groupSize * slowPairs),
+      fastTurns: turnsOf(fastQueries),
+      codeTurns: nibbles ? turnsOf(tokens * rank * 2) : [],
+      shareTurns: indices(Math.ceil(Math.ceil(tokens / subgroups) / valueRows)),
     },
   };
 }
@@ -104,9 +122,9 @@ export const fitsMatrices: Constraint<MatrixSpace> = (g, tunables) => {
   const forOther = (name: string, value: number, matrices: number) =>
     `${name} = ${value} is for the other schedule (matrices = ${matrices})`;
   if (tunables.matrices === 0) {
-    const [usual] = spareSubgroups.values;
-    if (tunables.spareSubgroups === usual) return undefined;
-    return forOther('spareSubgroups', tunables.spareSubgroups, 1);
+    const [usual] = stepTokens.values;
+    if (tunables.stepTokens === usual) return undefined;
+    return forOther('stepTokens', tunables.stepTokens, 1);
   }
   if (tunables.tileTokens !== usualTileTokens) return forOther('tileTokens', tunables.tileTokens, 0);
   const { fast, slow } = tilesOf(g);

@@ -1,4 +1,4 @@
-import type { Geometry } from '../geometry.js';
+import type { LowRankGeometry } from '../geometry.js';
 import { type Chosen, type Constraint, defineStage, type KernelPlan, oneOf, type Tunable } from '../stage.js';
 import { cacheWrite, reads, sequenceRecord, writes } from './bindings.js';
 
@@ -19,10 +19,10 @@ const fitsRegisters: Constraint<Space> = (g, tunables) =>
     ? `rank ${g.rank} is above ${mostFactored}, the most that basis_factor keeps in registers`
     : undefined;
 
-const tall = (g: Geometry) => `[${g.width}][${g.rank}]`;
-const square = (g: Geometry) => `[${g.rank}][${g.rank}]`;
+const tall = (g: LowRankGeometry) => `[${g.width}][${g.rank}]`;
+const square = (g: LowRankGeometry) => `[${g.rank}][${g.rank}]`;
 
-function start(g: Geometry): KernelPlan {
+function start(g: LowRankGeometry): KernelPlan {
   return {
     entry: 'basis_start',
     summary: 'A seeded start of the iteration, uniform in [-1, 1).',
@@ -36,7 +36,7 @@ function start(g: Geometry): KernelPlan {
 }
 
 /** Columns and rows of a tile, and the shared memory of its factors. */
-function multiply(g: Geometry, [columns, rows]: readonly [number, number], sharedBytes: number): KernelPlan {
+function multiply(g: LowRankGeometry, [columns, rows]: readonly [number, number], sharedBytes: number): KernelPlan {
   return {
     entry: 'basis_multiply',
     summary: 'product = gram * basis.',
@@ -54,7 +54,7 @@ function multiply(g: Geometry, [columns, rows]: readonly [number, number], share
 }
 
 /** The kernel that makes columns orthonormal by itself, whatever they were and however many. */
-function gramSchmidt(g: Geometry): readonly KernelPlan[] {
+function gramSchmidt(g: LowRankGeometry): readonly KernelPlan[] {
   return [
     {
       entry: 'basis_orthonormalize',
@@ -70,7 +70,7 @@ function gramSchmidt(g: Geometry): readonly KernelPlan[] {
 }
 
 /** Three kernels that make columns orthonormal on all multiprocessors, if the columns were well apart; twice does always. */
-function choleskyQr(g: Geometry): readonly KernelPlan[] {
+function choleskyQr(g: LowRankGeometry): readonly KernelPlan[] {
   const inner = `${square(g)} float64, two words each`;
   return [
     {
@@ -109,7 +109,7 @@ function choleskyQr(g: Geometry): readonly KernelPlan[] {
   ];
 }
 
-function ritz(g: Geometry): KernelPlan {
+function ritz(g: LowRankGeometry): KernelPlan {
   return {
     entry: 'basis_ritz',
     summary: 'small = basis^T * product, symmetrised: the matrix seen from inside the subspace.',
@@ -123,7 +123,7 @@ function ritz(g: Geometry): KernelPlan {
 }
 
 /** Rotations in device memory, of matrix and vectors alike. */
-function jacobi(g: Geometry): readonly KernelPlan[] {
+function jacobi(g: LowRankGeometry): readonly KernelPlan[] {
   return [
     {
       entry: 'basis_jacobi',
@@ -144,7 +144,7 @@ function jacobi(g: Geometry): readonly KernelPlan[] {
 }
 
 /** The matrix in shared memory; its rotations are written down, and the vectors turned by other blocks. */
-function sharedJacobi(g: Geometry): readonly KernelPlan[] {
+function sharedJacobi(g: LowRankGeometry): readonly KernelPlan[] {
   const pairs = g.rank / 2;
   const rotations = `[${maxSweeps} sweeps][${g.rank - 1} steps][${pairs}](sine, sine / (1 + cosine))`;
   const order = `[${g.rank} + 1], the column of every place, then the sweeps`;
@@ -182,7 +182,7 @@ function sharedJacobi(g: Geometry): readonly KernelPlan[] {
   ];
 }
 
-function store(g: Geometry, sharedBytes: number): KernelPlan {
+function store(g: LowRankGeometry, sharedBytes: number): KernelPlan {
   return {
     entry: 'basis_store',
     summary: 'columns = basis * vectors, and their int8 codes with one scale a column; four columns a block.',
@@ -217,7 +217,7 @@ export function factoredPasses(round: number, rounds: number): number {
 /**
  * Floats of the rotations that `basis_jacobi` writes down where it keeps its matrix in shared memory.
  */
-export function rotationFloats(g: Geometry): number {
+export function rotationFloats(g: LowRankGeometry): number {
   return maxSweeps * (g.rank - 1) * g.rank;
 }
 

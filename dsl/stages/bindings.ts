@@ -1,4 +1,4 @@
-import type { Geometry } from '../geometry.js';
+import type { CacheGeometry } from '../geometry.js';
 import type { BindingDescriptor } from '../stage.js';
 
 type Element = BindingDescriptor['element'];
@@ -20,7 +20,7 @@ export const cacheWrite = writes('cache', 'u32', 'all compressed parts of all se
 export const tables = reads('tables', 'f32', 'stream levels, then fine and coarse angles as (cosine, sine)');
 
 /** What every channel of a centred key is multiplied by before it is coded. */
-export function keyWeights(g: Geometry): BindingDescriptor {
+export function keyWeights(g: CacheGeometry): BindingDescriptor {
   return reads('weights', 'f32', `[${g.width}], both channels of a pair alike`);
 }
 
@@ -28,6 +28,6 @@ export function keyWeights(g: Geometry): BindingDescriptor {
 export const tokenWeights = reads('token_weights', 'f32', '[middle tokens], above 0, their mean 1');
 
 /** How much every token of a KV head counts in the fit of the value codebook. */
-export function valueWeights(g: Geometry): BindingDescriptor {
+export function valueWeights(g: CacheGeometry): BindingDescriptor {
   return reads('value_weights', 'f32', `[middle tokens][${g.kvHeads} KV heads], at least 1/2`);
 }

@@ -1,11 +1,11 @@
-import type { Geometry } from '../geometry.js';
+import type { LowRankGeometry } from '../geometry.js';
 import { defineStage, type FunctionUse, oneOf } from '../stage.js';
 import { streamFunctions } from './append.js';
 import { cacheRead, sequenceRecord, tables, writes } from './bindings.js';
 import { pairFunctions } from './unrope.js';
 
 /** What a kernel needs to rebuild middle keys: unpacking by width, basis bytes, angles. */
-export function middleKeyFunctions(g: Geometry): Record<string, FunctionUse> {
+export function middleKeyFunctions(g: LowRankGeometry): Record<string, FunctionUse> {
   const functions: Record<string, FunctionUse> = {
     rotatePair: { name: 'rotatePair' },
     ...pairFunctions(g),

@@ -1,8 +1,9 @@
+import type { CacheGeometry } from '../geometry.js';
 import { defineStage } from '../stage.js';
 import { cacheWrite, reads, sequenceRecord } from './bindings.js';
 
 /** Copies the sinks and the window of a prompt into the cache, as they are. */
-export const exactStage = defineStage({
+export const exactStage = defineStage<Readonly<Record<never, never>>, CacheGeometry>({
   name: 'exact',
   summary: 'Copy sinks and window in f16.',
   tunables: () => ({}),

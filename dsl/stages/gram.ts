@@ -1,4 +1,4 @@
-import type { Geometry } from '../geometry.js';
+import type { LowRankGeometry } from '../geometry.js';
 import { type Chosen, defineStage, type KernelPlan, oneOf, type Tunable } from '../stage.js';
 import { keyWeights, reads, sequenceRecord, tokenWeights, writes } from './bindings.js';
 
@@ -12,7 +12,7 @@ type Space = SlicedSpace | TiledSpace;
 const wantedBlocks = 1056;
 const mostSlices = 8;
 
-function inputs(g: Geometry): KernelPlan['bindings'] {
+function inputs(g: LowRankGeometry): KernelPlan['bindings'] {
   return [
     sequenceRecord,
     reads('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),
@@ -21,11 +21,11 @@ function inputs(g: Geometry): KernelPlan['bindings'] {
   ];
 }
 
-function outputs(g: Geometry): KernelPlan['bindings'] {
+function outputs(g: LowRankGeometry): KernelPlan['bindings'] {
   return [writes('gram', 'f32', `[${g.width}][${g.width}], divided by the middle tokens; zero for an empty middle`)];
 }
 
-function slicedKernels(g: Geometry, { perThread }: Chosen<SlicedSpace>): readonly KernelPlan[] {
+function slicedKernels(g: LowRankGeometry, { perThread }: Chosen<SlicedSpace>): readonly KernelPlan[] {
   const tile = 16 * perThread;
   const tiles = Math.ceil(g.width / tile);
   const slices = Math.min(mostSlices, Math.ceil(wantedBlocks / ((tiles * (tiles + 1)) / 2)));
@@ -54,7 +54,7 @@ function slicedKernels(g: Geometry, { perThread }: Chosen<SlicedSpace>): readonl
   ];
 }
 
-function tiledKernels(g: Geometry, { tile, tileTokens }: Chosen<TiledSpace>): readonly KernelPlan[] {
+function tiledKernels(g: LowRankGeometry, { tile, tileTokens }: Chosen<TiledSpace>): readonly KernelPlan[] {
   return [
     {
       entry: 'gram_keys',

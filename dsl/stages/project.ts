@@ -1,4 +1,4 @@
-import type { Geometry } from '../geometry.js';
+import type { LowRankGeometry } from '../geometry.js';
 import { defineStage, type FunctionUse, oneOf } from '../stage.js';
 import { cacheWrite, keyWeights, reads, sequenceRecord, writes } from './bindings.js';
 
@@ -8,7 +8,7 @@ interface Quantizers {
 }
 
 /** Of every width of the scheme's own. */
-function fixedQuantizers(g: Geometry): Quantizers {
+function fixedQuantizers(g: LowRankGeometry): Quantizers {
   const widths = [...new Set(g.keyGroups.map((group) => group.bits).filter((bits) => bits > 0))];
   const uses = (role: string, use: (bits: number) => FunctionUse) =>
     Object.fromEntries(widths.map((bits) => [`${role}${bits}`, use(bits)]));

@@ -1,9 +1,9 @@
-import type { Geometry } from '../geometry.js';
+import type { CacheGeometry } from '../geometry.js';
 import { defineStage, type FunctionUse, oneOf } from '../stage.js';
 import { cacheWrite, reads, sequenceRecord, tables, tokenWeights, writes } from './bindings.js';
 
 /** Angles by position, and the channels of a pair as the model forms it. */
-export function pairFunctions(g: Geometry): Record<string, FunctionUse> {
+export function pairFunctions(g: CacheGeometry): Record<string, FunctionUse> {
   const interleaved = g.model.rope.pairing === 'interleaved' ? 1 : 0;
   const statics = { rotated: g.rotaryPairs, pairs: g.pairs, interleaved };
   return {

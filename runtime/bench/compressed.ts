@@ -7,14 +7,13 @@ import { scoped } from '../cache/scoped.js';
 import type { BufferRange, DeviceBuffer, Launch } from '../device.js';
 import type { LoadedKernels } from '../kernels.js';
 import type { SequenceLengths } from '../record.js';
-import type { Cache } from '../reference/index.js';
-import type { ShardParts } from '../reference/shard.js';
+import type { Cache, CodedSequence } from '../reference/index.js';
 import { unpackShare } from '../reference/unpackShare.js';
 import type { ShapeClass } from '../tune/shapeClass.js';
 import { splitChoices } from '../tune/splitChoices.js';
 import { syntheticShare } from '../tune/syntheticCache.js';
 import { seenOf, usedBytes, visibleLengths } from '../tune/visible.js';
-import { streamValues } from '../verify/streamValues.js';
+import { codeValues } from '../verify/codeValues.js';
 import { endsOf, runPoisoned, sampledRows, worstOfHead } from './checkOutputs.js';
 import { type Checked, type Contender, copiesFor, WriteQueue } from './contender.js';
 import { decodeHead } from './decodeHead.js';
@@ -159,9 +158,9 @@ export class CompressedAttention implements Contender {
     return { launches: runs.flat(), output };
   }
 
-  #parts(g: Geometry): ShardParts {
+  #parts(g: Geometry): CodedSequence {
     const { layout, frequencies, layer } = this.#memory;
-    const parts = unpackShare(g, layout, this.#share, this.#lengths, streamValues(g));
+    const parts = unpackShare(g, layout, this.#share, this.#lengths, codeValues(g));
     return { ...parts, rope: { invFreq: frequencies, pairing: layer.rope.pairing } };
   }
 }

@@ -1,35 +1,32 @@
 import { blockSize } from '../reference/hadamard.js';
-import { type Cache, decodeShard } from '../reference/index.js';
 import { rotate } from '../reference/rope.js';
-import { emptyTensor, vectorAt } from '../reference/shapes.js';
+import { scalarDecoder } from '../reference/scalar.js';
+import { decodeSegments } from '../reference/segments.js';
+import { type CodedSequence, isScalarParts } from '../reference/sequence.js';
+import type { Cache } from '../reference/shapes.js';
 import type { ShardMiddle, ShardParts } from '../reference/shard.js';
 import { partsOfHead } from './oneHead.js';
 
 /**
  * What one KV head of a sequence stands for, in float64, as the reference has it to rounding: factors that all tokens
- * share are multiplied once, or 128K tokens would take longer to check than to measure.
+ * share are multiplied once, and the Hadamard transform has no matrix, or 128K tokens would take longer to check than to
+ * measure.
  */
-export function decodeHead(parts: ShardParts, head: number): Cache {
+export function decodeHead(parts: CodedSequence, head: number): Cache {
+  if (!isScalarParts(parts)) return decodeShardHead(partsOfHead(parts, head));
   const own = partsOfHead(parts, head);
+  const { keys, values } = own.middle;
+  return decodeSegments(own, scalarDecoder(own, keys, transformed), scalarDecoder(own, values, transformed));
+}
+
+function decodeShardHead(own: ShardParts): Cache {
   const { middle, headDim: d, rope } = own;
-  const exact = decodeShard({ ...own, middle: { ...middle, tokens: 0 } });
-  const first = own.sinks.keys.tokens;
-  const tokens = exact.keys.tokens + middle.tokens;
-  const keys = emptyTensor(1, tokens, d);
-  const values = emptyTensor(1, tokens, d);
-  for (const [whole, part] of [
-    [keys, exact.keys],
-    [values, exact.values],
-  ] as const) {
-    whole.data.set(part.data.subarray(0, first * d), 0);
-    whole.data.set(part.data.subarray(first * d), (first + middle.tokens) * d);
-  }
   const keyOf = middleKeys(middle, d);
-  for (let token = 0; token < middle.tokens; token++) {
-    vectorAt(keys, 0, first + token).set(rotate(keyOf(token), middle.firstPosition + token, rope));
-    vectorAt(values, 0, first + token).set(middleValue(middle, d, token));
-  }
-  return { keys, values };
+  return decodeSegments(
+    own,
+    (_, token) => rotate(keyOf(token), middle.firstPosition + token, rope),
+    (_, token) => middleValue(middle, d, token),
+  );
 }
 
 /** Keys before RoPE: `mu + (1/w) * sum over r of s_r * (code + offset) * (b_r * B8[:, r])`. */

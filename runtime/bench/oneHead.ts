@@ -1,45 +1,80 @@
+import type { ScalarCodes, ScalarMiddle, ScalarParts } from '../reference/scalar.js';
+import type { SequenceParts } from '../reference/segments.js';
+import { type CodedSequence, isScalarParts } from '../reference/sequence.js';
 import { type HeadTensor, headRows } from '../reference/shapes.js';
-import type { ShardParts } from '../reference/shard.js';
+import type { ShardMiddle, ShardParts } from '../reference/shard.js';
 
 /**
  * The parts of one KV head alone, as those of a cache that has no other: decoding all heads of a long sequence in
  * float64 takes minutes, and one head shows an error of the arithmetic as well.
  */
-export function partsOfHead(parts: ShardParts, head: number): ShardParts {
-  const { headDim: d, kvHeads, middle, stream } = parts;
-  const tensor = (all: HeadTensor): HeadTensor => ({ ...all, heads: 1, data: headRows(all, head).data });
-  const segment = ({ keys, values }: ShardParts['sinks']) => ({ keys: tensor(keys), values: tensor(values) });
-  const channels = (all: Float64Array) => all.slice(head * d, (head + 1) * d);
-  const vectors = d / middle.channels;
-  const valueCodes = new Uint16Array(middle.tokens * vectors);
-  for (let token = 0; token < middle.tokens; token++) {
-    const from = (token * kvHeads + head) * vectors;
-    valueCodes.set(middle.valueCodes.subarray(from, from + vectors), token * vectors);
+export function partsOfHead(parts: ShardParts, head: number): ShardParts;
+export function partsOfHead(parts: ScalarParts, head: number): ScalarParts;
+export function partsOfHead(parts: CodedSequence, head: number): CodedSequence {
+  return isScalarParts(parts)
+    ? { ...segmentsOfHead(parts, head), middle: scalarMiddle(parts, head) }
+    : { ...segmentsOfHead(parts, head), middle: shardMiddle(parts, head) };
+}
+
+/** `size` numbers of one head from every row of [rows][kvHeads][size]. */
+function ofHead<Numbers extends Float64Array | Uint16Array | Uint8Array>(
+  all: Numbers,
+  { kvHeads, head, size }: { readonly kvHeads: number; readonly head: number; readonly size: number },
+): Numbers {
+  const rows = all.length / kvHeads / size;
+  const own = all.slice(0, rows * size) as Numbers;
+  for (let row = 0; row < rows; row++) {
+    const from = (row * kvHeads + head) * size;
+    own.set(all.subarray(from, from + size), row * size);
   }
-  const vectorsOf = <T>(pick: (vector: number) => ArrayLike<T>): readonly T[] =>
-    Array.from({ length: stream.tokens }, (_, token) => Array.from(pick(token * kvHeads + head))).flat();
-  const codes = (all: Uint16Array) =>
-    Uint16Array.from(vectorsOf((vector) => all.subarray(vector * d, (vector + 1) * d)));
-  const norms = (all: Float64Array) => Float64Array.from(vectorsOf((vector) => [all[vector]!]));
+  return own;
+}
+
+function segmentsOfHead(
+  { headDim, kvHeads, rope, sinks, stream, window }: CodedSequence,
+  head: number,
+): Omit<SequenceParts<unknown>, 'middle'> {
+  const tensor = (all: HeadTensor): HeadTensor => ({ ...all, heads: 1, data: headRows(all, head).data });
+  const segment = ({ keys, values }: typeof sinks) => ({ keys: tensor(keys), values: tensor(values) });
+  const codes = { kvHeads, head, size: headDim };
+  const norms = { kvHeads, head, size: 1 };
   return {
-    ...parts,
+    headDim,
+    rope,
     kvHeads: 1,
-    sinks: segment(parts.sinks),
-    window: segment(parts.window),
-    middle: {
-      ...middle,
-      basisCodes: middle.basisCodes.slice(head * d * middle.rank, (head + 1) * d * middle.rank),
-      mean: channels(middle.mean),
-      weights: channels(middle.weights),
-      valueCodes,
-      channelMax: channels(middle.channelMax),
-    },
+    sinks: segment(sinks),
+    window: segment(window),
     stream: {
       ...stream,
-      keyCodes: codes(stream.keyCodes),
-      valueCodes: codes(stream.valueCodes),
-      keyNorms: norms(stream.keyNorms),
-      valueNorms: norms(stream.valueNorms),
+      keyCodes: ofHead(stream.keyCodes, codes),
+      valueCodes: ofHead(stream.valueCodes, codes),
+      keyNorms: ofHead(stream.keyNorms, norms),
+      valueNorms: ofHead(stream.valueNorms, norms),
     },
   };
+}
+
+function shardMiddle({ headDim: d, kvHeads, middle }: ShardParts, head: number): ShardMiddle {
+  const channels = (all: Float64Array) => all.slice(head * d, (head + 1) * d);
+  return {
+    ...middle,
+    basisCodes: middle.basisCodes.slice(head * d * middle.rank, (head + 1) * d * middle.rank),
+    mean: channels(middle.mean),
+    weights: channels(middle.weights),
+    valueCodes: ofHead(middle.valueCodes, { kvHeads, head, size: d / middle.channels }),
+    channelMax: channels(middle.channelMax),
+  };
+}
+
+function scalarMiddle({ headDim, kvHeads, middle }: ScalarParts, head: number): ScalarMiddle {
+  const own = (all: ScalarCodes): ScalarCodes => {
+    const blocks = { kvHeads, head, size: headDim / all.block.channels };
+    return {
+      ...all,
+      codes: ofHead(all.codes, { kvHeads, head, size: headDim }),
+      scales: ofHead(all.scales, blocks),
+      ...(all.offsets ? { offsets: ofHead(all.offsets, blocks) } : {}),
+    };
+  };
+  return { ...middle, keys: own(middle.keys), values: own(middle.values) };
 }

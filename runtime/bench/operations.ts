@@ -6,6 +6,6 @@ export function attendOperations({ heads, headDim }: Pick<Geometry, 'heads' | 'h
 }
 
 /** Of rebuilding every key of the middle from its coefficients, once for all the query heads that share it. */
-export function rebuildOperations({ rank, width }: Pick<Geometry, 'rank' | 'width'>, middleTokens: number): number {
-  return middleTokens * rank * width * 2;
+export function rebuildOperations(g: Geometry, middleTokens: number): number {
+  return g.family === 'low-rank' ? middleTokens * g.rank * g.width * 2 : 0;
 }

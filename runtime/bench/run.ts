@@ -223,6 +223,7 @@ async function encodeAll({ encode, ...input }: BenchInput, ceilings: Ceilings): 
     const encoded = { scheme, shape, measured, tunables: tunablesByStage(manifest.kernels) };
     try {
       if (encode.torch === undefined) throw noDevice;
+      if (geometry.family !== 'low-rank') throw noSteps;
       progress(`${shapeText(shape)}: encoding with torch`);
       const beside = await torchEncode(geometry, device.identity, prompt, encode.torch);
       rows.push(encodeRow({ ...encoded, beside }, geometry, ceilings, cacheBytes));
@@ -238,3 +239,4 @@ async function encodeAll({ encode, ...input }: BenchInput, ceilings: Ceilings): 
 }
 
 const noDevice = new Error('no CUDA device');
+const noSteps = new Error('bench/encode_torch.py has the steps of schemes with low-rank keys alone');

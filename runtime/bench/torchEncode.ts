@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { packagePath } from '../../codegen/packageRoot.js';
 import { KvforgeError } from '../../dsl/errors.js';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import { presetModel } from '../../dsl/model.js';
 import { shard } from '../../dsl/schemes/shard.js';
 import type { DeviceIdentity } from '../device.js';
@@ -49,7 +49,7 @@ const followed = presetModel('llama-3.1-8b');
  * @throws KvforgeError `missing-capability` with the reason when there is no result
  */
 export async function torchEncode(
-  g: Geometry,
+  g: LowRankGeometry,
   device: DeviceIdentity,
   prompt: EncodePrompt,
   options: TorchEncodeOptions,
@@ -114,7 +114,7 @@ function run(
 }
 
 /** A safetensors file with `k` and `v`. */
-function promptFile({ kvHeads, headDim }: Geometry, { keys, values, tokens }: EncodePrompt): Uint8Array {
+function promptFile({ kvHeads, headDim }: LowRankGeometry, { keys, values, tokens }: EncodePrompt): Uint8Array {
   const tensor = (first: number, { byteLength }: Uint16Array) => ({
     dtype: 'F16',
     shape: [kvHeads, tokens, headDim],

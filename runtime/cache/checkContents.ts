@@ -1,10 +1,9 @@
-import type { PartName, SequenceLayout } from '../../codegen/plan/layout.js';
+import { type PartName, partsOf, type SequenceLayout } from '../../codegen/plan/layout.js';
 import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import type { SequenceLengths } from '../record.js';
 import { checkWhole } from './checkInput.js';
 import type { SequenceContents } from './contents.js';
-import { partTypes } from './partTypes.js';
 
 /** Where lengths come from, for the texts of errors. */
 export interface LengthsOrigin {
@@ -54,9 +53,10 @@ export function checkContents(
   const refuse = (part: PartName, at: number, expected: string, received: string): never => {
     throw new KvforgeError('invalid-input', { at: `${prefix}${part}[${at}]`, expected, received, hint });
   };
+  const dtypes = new Map(partsOf(g).map(({ name, dtype }) => [name, dtype]));
   for (const [name, bytes] of parts) {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-    if (partTypes[name] === 'F16') {
+    if (dtypes.get(name) === 'F16') {
       for (let at = 0; at * 2 < bytes.length; at++) {
         const half = view.getUint16(at * 2, true);
         if ((half & 0x7c00) === 0x7c00)
@@ -65,7 +65,7 @@ export function checkContents(
           refuse(name, at, 'a weight above 0', 'one that is not');
       }
     }
-    if (name === 'valueCodes' && g.entries < 256) {
+    if (name === 'valueCodes' && g.family === 'low-rank' && g.entries < 256) {
       const at = bytes.findIndex((index) => index >= g.entries);
       if (at >= 0) refuse(name, at, `an index below ${g.entries} (entries of the codebook)`, String(bytes[at]));
     }

@@ -16,14 +16,17 @@ export interface SequenceContents {
 }
 
 /** Rows of a part that lengths put to use; what a prompt fits as a whole belongs to the middle. */
-export function usedRows({ rows }: PlacedPart, lengths: SequenceLengths): number {
+export function usedRows(
+  { rows, tokensPerRow = 1 }: Pick<PlacedPart, 'rows' | 'tokensPerRow'>,
+  lengths: SequenceLengths,
+): number {
   switch (rows) {
     case 'sequence':
       return lengths.middleTokens > 0 ? 1 : 0;
     case 'sinks':
       return lengths.sinkTokens;
     case 'middle':
-      return lengths.middleTokens;
+      return Math.ceil(lengths.middleTokens / tokensPerRow);
     case 'stream':
       return lengths.streamTokens;
     case 'window':

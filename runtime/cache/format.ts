@@ -8,7 +8,6 @@ import { shown } from './checkInput.js';
 import { type SequenceContents, usedRows } from './contents.js';
 import { checkFileBytes } from './fileBytes.js';
 import type { CacheIdentity } from './identity.js';
-import { partTypes } from './partTypes.js';
 
 /**
  * The file of a cache: safetensors, with one tensor for every part in use, `sequences.3.keyCodes`, and in the metadata
@@ -139,8 +138,8 @@ function expectedTensors(layout: SequenceLayout, lengths: SequenceLengths) {
   const bytes = { F16: 2, U32: 4, I8: 1, U8: 1 } as const;
   return layout.parts.flatMap((part): [PartName, Pick<Tensor, 'dtype' | 'shape'>][] => {
     const rows = usedRows(part, lengths);
-    const dtype = partTypes[part.name];
-    return rows === 0 ? [] : [[part.name, { dtype, shape: [rows, (part.wordsPerRow * 4) / bytes[dtype]] }]];
+    const { name, dtype, wordsPerRow } = part;
+    return rows === 0 ? [] : [[name, { dtype, shape: [rows, (wordsPerRow * 4) / bytes[dtype]] }]];
   });
 }
 

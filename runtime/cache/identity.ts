@@ -1,5 +1,8 @@
+import { levelsOf } from '../../codegen/manifest.js';
 import { KvforgeError } from '../../dsl/errors.js';
+import type { LowRankGeometry, ScalarGroups } from '../../dsl/geometry.js';
 import type { RopeShape } from '../../dsl/model.js';
+import type { ScalarChain } from '../../dsl/scheme.js';
 import { shown } from './checkInput.js';
 import type { CacheMemory } from './memory.js';
 
@@ -30,7 +33,6 @@ const sharedPrecision = 1.5 * 10 ** (1 - sharedDigits);
 /** Of a cache with these kernels and this layer. */
 export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: CacheMemory): CacheIdentity {
   const { scheme, model } = g;
-  const [rotary, basis] = scheme.keys;
   const { rope, slidingWindow = 0 } = layer;
   const identity: CacheIdentity = {
     about: {
@@ -39,14 +41,9 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
       ...(frequenciesDepend(rope) ? { frequencyTokens: capacity.tokens } : {}),
     },
     scheme: {
-      keys: {
-        codecs: [rotary.name, basis.name],
-        rank: g.rank,
-        bits: g.allocatedGroups > 0 ? 'allocated' : g.keyGroups.map(({ components, bits }) => [components, bits]),
-        rowWords: g.keyRowWords,
-        weighted: g.weighted,
-      },
-      values: { codecs: scheme.values.map(({ name }) => name), channels: g.channels, entries: g.entries },
+      ...(g.family === 'low-rank'
+        ? lowRankCodes(g)
+        : { keys: scalarCode(g.scheme.keys, g.keys), values: scalarCode(g.scheme.values, g.values) }),
       sinks: scheme.sinks,
       window: scheme.window,
       stream: {
@@ -68,6 +65,31 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
   };
   // As a file gives it back: a negative zero, for one, comes out as zero.
   return JSON.parse(JSON.stringify(identity)) as CacheIdentity;
+}
+
+function lowRankCodes(g: LowRankGeometry): { readonly keys: Json; readonly values: Json } {
+  const { keys, values } = g.scheme;
+  return {
+    keys: {
+      codecs: keys.map(({ name }) => name),
+      rank: g.rank,
+      bits: g.allocatedGroups > 0 ? 'allocated' : g.keyGroups.map(({ components, bits }) => [components, bits]),
+      rowWords: g.keyRowWords,
+      weighted: g.weighted,
+    },
+    values: { codecs: values.map(({ name }) => name), channels: g.channels, entries: g.entries },
+  };
+}
+
+function scalarCode(chain: ScalarChain, { codec, levelChannels, ...groups }: ScalarGroups): Json {
+  return {
+    codecs: [...chain.map(({ name }) => name), codec.name],
+    bits: groups.bits,
+    scaleTokens: groups.scaleTokens,
+    scaleChannels: groups.scaleChannels,
+    hasOffset: codec.device.offset !== undefined,
+    levels: [...levelsOf(codec, levelChannels)],
+  };
 }
 
 /** @throws KvforgeError `invalid-input` with the first thing that differs */

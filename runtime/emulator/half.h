@@ -54,6 +54,21 @@ static inline float2 unpack_half2(u32 pair) {
   return float2{half_to_float(static_cast<u16>(pair & 0xffffu)), half_to_float(static_cast<u16>(pair >> 16))};
 }
 
+static inline u32 multiply_half2(u32 first, u32 second) {
+  const float2 a = unpack_half2(first);
+  const float2 b = unpack_half2(second);
+  return pack_half2(a.x * b.x, a.y * b.y);
+}
+
+// A product of halves is exact in f32, but not its sum with a third: that rounds twice, first to a double.
+static inline u32 fma_half2(u32 first, u32 second, u32 third) {
+  const float2 a = unpack_half2(first);
+  const float2 b = unpack_half2(second);
+  const float2 c = unpack_half2(third);
+  return pack_half2(static_cast<float>(static_cast<double>(a.x) * b.x + c.x),
+                    static_cast<float>(static_cast<double>(a.y) * b.y + c.y));
+}
+
 static inline void unpack_signed_bytes(u32 (&pairs)[2], u32 bytes) {
   for (u32 i = 0; i < 2; ++i) {
     pairs[i] = pack_half2(static_cast<signed char>(bytes >> 16 * i), static_cast<signed char>(bytes >> (16 * i + 8)));

@@ -86,6 +86,8 @@ KVF_INLINE void kvf_load_matrix_at(u32 line, bool transposed, u32 (&r)[4], const
 }
 
 KVF_INLINE float2 load_fresh(const float* global) { return *reinterpret_cast<const float2*>(global); }
+KVF_INLINE float load_fresh_one(const float* global) { return *global; }
+KVF_INLINE void prefetch_line(const void*) {}
 
 // The matrix unit of a warpgroup. An emulated address of shared memory counts from its start.
 struct MatrixTiles {

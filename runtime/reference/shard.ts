@@ -1,10 +1,7 @@
 import { hadamard } from './hadamard.js';
-import { decodeStream } from './lloydMax.js';
-import { type Rotation, rotate } from './rope.js';
-import { type Cache, emptyTensor, type HeadTensor, vectorAt } from './shapes.js';
-
-/** Tokens kept as they are, keys after RoPE; [kvHead][token][d], every number a float16. */
-export type HalfSegment = Cache;
+import { rotate } from './rope.js';
+import { decodeSegments, type SequenceParts, type StreamSegment, type TokenDecoder } from './segments.js';
+import type { Cache } from './shapes.js';
 
 /** The compressed middle of one sequence's cache in one layer, M tokens. W = kvHeads*d, R = rank. */
 export interface ShardMiddle {
@@ -38,29 +35,9 @@ export interface ShardMiddle {
   readonly channelMax: Float64Array;
 }
 
-/** Tokens coded one by one, S of them; keys after RoPE. */
-export interface ShardStream {
-  readonly tokens: number;
-  /** [S][kvHead][d] */
-  readonly keyCodes: Uint16Array;
-  readonly valueCodes: Uint16Array;
-  /** [S][kvHead], float16. */
-  readonly keyNorms: Float64Array;
-  readonly valueNorms: Float64Array;
-  /** Ascending, for unit vectors of d channels. */
-  readonly levels: Float64Array;
-}
+export type ShardStream = StreamSegment;
 
-export interface ShardParts {
-  readonly kvHeads: number;
-  /** Channels of a head, d. */
-  readonly headDim: number;
-  readonly rope: Rotation;
-  readonly sinks: HalfSegment;
-  readonly middle: ShardMiddle;
-  readonly stream: ShardStream;
-  readonly window: HalfSegment;
-}
+export type ShardParts = SequenceParts<ShardMiddle>;
 
 /**
  * The cache a Shard-compressed sequence stands for, straight from the definitions, in the order sinks, middle, stream,
@@ -71,32 +48,8 @@ export interface ShardParts {
  * attentionError({ queries, exact, decoded }) < 0.02; // true
  */
 export function decodeShard(parts: ShardParts): Cache {
-  const { sinks, middle, stream, window, kvHeads, headDim } = parts;
-  const tokens = sinks.keys.tokens + middle.tokens + stream.tokens + window.keys.tokens;
-  const keys = emptyTensor(kvHeads, tokens, headDim);
-  const values = emptyTensor(kvHeads, tokens, headDim);
-  let next = 0;
-  const place = (count: number, decodeKey: TokenDecoder, decodeValue: TokenDecoder) => {
-    for (let token = 0; token < count; token++, next++) {
-      for (let head = 0; head < kvHeads; head++) {
-        vectorAt(keys, head, next).set(decodeKey(head, token));
-        vectorAt(values, head, next).set(decodeValue(head, token));
-      }
-    }
-  };
-  const kept =
-    (tensor: HeadTensor): TokenDecoder =>
-    (head, token) =>
-      vectorAt(tensor, head, token);
-  place(sinks.keys.tokens, kept(sinks.keys), kept(sinks.values));
-  place(middle.tokens, middleKey(parts), middleValue(parts));
-  place(stream.tokens, streamed(parts, 'keyCodes', 'keyNorms'), streamed(parts, 'valueCodes', 'valueNorms'));
-  place(window.keys.tokens, kept(window.keys), kept(window.values));
-  return { keys, values };
+  return decodeSegments(parts, middleKey(parts), middleValue(parts));
 }
-
-/** The d channels of one head of one token of a segment. */
-type TokenDecoder = (head: number, token: number) => Float64Array;
 
 /** `k_hat = RoPE(mu + (1/w) * sum over r of s_r * (code + offset) * (b_r * B8[:, r]))`. */
 function middleKey({ middle, headDim: d, rope }: ShardParts): TokenDecoder {
@@ -125,17 +78,5 @@ function middleValue({ middle, kvHeads, headDim: d }: ShardParts): TokenDecoder 
       return channelMax[head * d + i]! * codebook[code * channels + (i % channels)]!;
     });
     return hadamard(turned);
-  };
-}
-
-function streamed(
-  { stream, kvHeads, headDim: d }: ShardParts,
-  codesOf: 'keyCodes' | 'valueCodes',
-  normsOf: 'keyNorms' | 'valueNorms',
-): TokenDecoder {
-  return (head, token) => {
-    const vector = token * kvHeads + head;
-    const codes = stream[codesOf].slice(vector * d, (vector + 1) * d);
-    return decodeStream({ codes, norm: stream[normsOf][vector]! }, stream.levels);
   };
 }

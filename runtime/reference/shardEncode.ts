@@ -2,13 +2,13 @@ import { layerShape, type ModelShape } from '../../dsl/model.js';
 import { quantizeBasis, topEigenvectors } from './basis.js';
 import { unbiasedGain } from './gain.js';
 import { hadamard } from './hadamard.js';
-import { encodeStream, lloydMaxLevels } from './lloydMax.js';
 import { midRise } from './midRise.js';
 import { lastQueries, type ObservedWeights, observe, observedWeights } from './observe.js';
 import { quantize, toHalf } from './quantize.js';
 import { meanOf, secondMomentOf, unrotatedRows } from './secondMoment.js';
-import { type Cache, emptyTensor, type HeadTensor, type Matrix, vectorAt } from './shapes.js';
-import type { ShardMiddle, ShardParts, ShardStream } from './shard.js';
+import { encodeSegments, requireCache, type SegmentOptions, sliceTokens } from './segmentsEncode.js';
+import { type Cache, type HeadTensor, type Matrix, vectorAt } from './shapes.js';
+import type { ShardMiddle, ShardParts } from './shard.js';
 import { assign, channelMaximum, kMeans, smallestChannelMax } from './vectorQuantization.js';
 import { bestWidths } from './waterFilling.js';
 import { queryWeights } from './weights.js';
@@ -16,7 +16,7 @@ import { queryWeights } from './weights.js';
 /** Queries that are observed, the last ones. */
 const observedAtMost = 32;
 
-export interface ShardOptions {
+export interface ShardOptions extends SegmentOptions {
   /** Components of the keys that are kept, at most kvHeads*d. */
   readonly rank: number;
   /** Width of each group of components, in bits; one for every group. Ignored where there is a budget. */
@@ -38,14 +38,6 @@ export interface ShardOptions {
   /** Lloyd rounds of the value codebook. */
   readonly iterations: number;
   readonly seed: number;
-  /** Tokens at the start kept as they are. */
-  readonly sinks: number;
-  /** Tokens at the end kept as they are; sinks come first where a prompt is too short for both. */
-  readonly window: number;
-  /** Tokens before the window that are coded one by one, as if generated; 0 if left out. */
-  readonly stream?: number;
-  /** 8 if left out. */
-  readonly streamBits?: number;
 }
 
 /**
@@ -60,46 +52,35 @@ export interface ShardOptions {
  * middle.tokens; // exact.keys.tokens - 12
  */
 export function encodeShard(cache: Cache, model: ModelShape, options: ShardOptions): ShardParts {
-  requireFitting(cache, model, options);
-  const total = cache.keys.tokens;
-  const sinks = Math.min(options.sinks, total);
-  const window = Math.min(options.window, total - sinks);
-  const stream = Math.min(options.stream ?? 0, total - sinks - window);
-  const middle = total - sinks - window - stream;
+  requireCache(cache, model);
+  requireFitting(model, options);
+  const { middle, ...segments } = encodeSegments(cache, options);
+  const { first, tokens } = middle;
   const { rope, slidingWindow } = layerShape(model, options.layer ?? 0);
   const queries = options.queries && lastQueries(options.queries, observedAtMost);
   const rule = { scale: model.scoreScale, cap: model.scoreCap, slidingWindow };
-  const observed = queries && observedWeights(observe({ ...cache, queries }, rule, sinks, middle));
+  const observed = queries && observedWeights(observe({ ...cache, queries }, rule, first, tokens));
   return {
     kvHeads: model.kvHeads,
     headDim: model.headDim,
     rope,
-    sinks: kept(cache, 0, sinks),
+    ...segments,
     middle: {
-      tokens: middle,
-      firstPosition: sinks,
+      tokens,
+      firstPosition: first,
       ...encodeKeys(
-        unrotatedRows(cache.keys, sinks, middle, rope),
+        unrotatedRows(cache.keys, first, tokens, rope),
         { ...model, rope },
         { ...options, queries, observed },
       ),
-      ...encodeValues(slice(cache.values, sinks, middle), { ...options, weights: observed?.values }),
+      ...encodeValues(sliceTokens(cache.values, first, tokens), { ...options, weights: observed?.values }),
     },
-    stream: encodeTokens(
-      slice(cache.keys, sinks + middle, stream),
-      slice(cache.values, sinks + middle, stream),
-      options,
-    ),
-    window: kept(cache, total - window, window),
   };
 }
 
-function requireFitting({ keys, values }: Cache, model: ModelShape, options: ShardOptions): void {
+function requireFitting(model: ModelShape, options: ShardOptions): void {
   const { rank, bits, group, channels, entries } = options;
   const faults: [fault: boolean, message: string][] = [
-    [keys.heads !== model.kvHeads || keys.channels !== model.headDim, 'keys do not have the heads of the model'],
-    [values.heads !== keys.heads || values.tokens !== keys.tokens, 'values do not have the shape of the keys'],
-    [values.channels !== keys.channels, 'values do not have the shape of the keys'],
     [rank < 1 || rank > model.width, `rank ${rank} is not in 1 to ${model.width}`],
     [
       options.budget === undefined && bits.length !== Math.ceil(rank / group),
@@ -107,7 +88,6 @@ function requireFitting({ keys, values }: Cache, model: ModelShape, options: Sha
     ],
     [model.headDim % channels !== 0, `${channels} channels a code do not divide a head of ${model.headDim}`],
     [entries < 1 || entries > 65536, `${entries} entries do not fit 16-bit codes`],
-    [!keys.data.every(Number.isFinite) || !values.data.every(Number.isFinite), 'the cache is not finite'],
   ];
   for (const [fault, message] of faults) if (fault) throw new RangeError(message);
 }
@@ -231,50 +211,4 @@ function encodeValues(
     }
   }
   return { channels, valueCodes, codebook, channelMax };
-}
-
-function encodeTokens(keys: HeadTensor, values: HeadTensor, { streamBits = 8 }: ShardOptions): ShardStream {
-  const { heads, tokens, channels: d } = keys;
-  const levels = lloydMaxLevels(streamBits, d);
-  const code = (tensor: HeadTensor) => {
-    const codes = new Uint16Array(tokens * heads * d);
-    const norms = new Float64Array(tokens * heads);
-    for (let token = 0; token < tokens; token++) {
-      for (let head = 0; head < heads; head++) {
-        const vector = token * heads + head;
-        const coded = encodeStream(vectorAt(tensor, head, token), levels);
-        codes.set(coded.codes, vector * d);
-        norms[vector] = coded.norm;
-      }
-    }
-    return { codes, norms };
-  };
-  const key = code(keys);
-  const value = code(values);
-  return {
-    tokens,
-    keyCodes: key.codes,
-    keyNorms: key.norms,
-    valueCodes: value.codes,
-    valueNorms: value.norms,
-    levels,
-  };
-}
-
-function kept({ keys, values }: Cache, first: number, count: number): Cache {
-  const half = (tensor: HeadTensor) => {
-    const part = slice(tensor, first, count);
-    return { ...part, data: part.data.map(toHalf) };
-  };
-  return { keys: half(keys), values: half(values) };
-}
-
-function slice(tensor: HeadTensor, first: number, count: number): HeadTensor {
-  const part = emptyTensor(tensor.heads, count, tensor.channels);
-  for (let head = 0; head < tensor.heads; head++) {
-    for (let token = 0; token < count; token++) {
-      vectorAt(part, head, token).set(vectorAt(tensor, head, first + token));
-    }
-  }
-  return part;
 }

@@ -1,5 +1,5 @@
 import { layoutSequence, recordBytes } from '../../codegen/plan/layout.js';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { Geometry, LowRankGeometry } from '../../dsl/geometry.js';
 import type { LayerActivations } from './activations.js';
 import {
   type ByteShare,
@@ -36,7 +36,7 @@ export async function drawFigures(
     errorFigure(schemes),
     bytesFigure(schemes, geometry, middle.tokens),
     keyFigure(middle, geometry),
-    spectrumFigure(layers, geometry),
+    ...(geometry.family === 'low-rank' ? [spectrumFigure(layers, geometry)] : []),
     valueFigure(middle),
   ]);
 }
@@ -93,7 +93,10 @@ async function valueFigure({ layer, exact }: LayerActivations): Promise<Figure> 
   };
 }
 
-async function spectrumFigure(layers: readonly LayerActivations[], { rank, width, model }: Geometry): Promise<Figure> {
+async function spectrumFigure(
+  layers: readonly LayerActivations[],
+  { rank, width, model }: LowRankGeometry,
+): Promise<Figure> {
   const spectra = layers.flatMap(({ layer, exact }) => [
     { layer, series: 'after RoPE, as cached', energy: cumulativeEnergy(tokenRows(exact.keys)) },
     { layer, series: 'RoPE undone', energy: cumulativeEnergy(plainKeys(exact.keys, model.rope)) },
@@ -143,9 +146,9 @@ async function bytesFigure(schemes: readonly SchemeResult[], geometry: Geometry,
 const parts: readonly (readonly [part: string, names: readonly string[]])[] = [
   ['exact tokens', ['sinkKeys', 'sinkValues', 'windowKeys', 'windowValues']],
   ['key codes', ['keyCodes']],
-  ['key basis, mean', ['keyScales', 'keyBasis', 'keyBasisScales', 'keyMean']],
+  ['key scales, basis, mean', ['keyScales', 'keyOffsets', 'keyBasis', 'keyBasisScales', 'keyMean']],
   ['value codes', ['valueCodes']],
-  ['codebook, maxima', ['codebook', 'channelMax']],
+  ['value scales, codebook', ['valueScales', 'valueOffsets', 'codebook', 'channelMax']],
 ];
 
 /** Every byte of the plan under one of a few names. */

@@ -3,9 +3,10 @@ import { KvCache } from '../cache.js';
 import type { LoadedKernels } from '../kernels.js';
 import type { SequenceLengths } from '../record.js';
 import { attend, attentionError } from '../reference/attention.js';
+import { decodeSequence } from '../reference/sequence.js';
 import { headRows, vectorAt } from '../reference/shapes.js';
-import { decodeShard } from '../reference/shard.js';
 import { unpackShare } from '../reference/unpackShare.js';
+import { codeValues } from '../verify/codeValues.js';
 import { type LayerActivations, lastQuery } from './activations.js';
 
 /** One layer of real activations, compressed and attended by the kernels. */
@@ -61,14 +62,15 @@ export async function measureLayer(
     const output = await cache.attend(query.bits);
     const attended = performance.now();
 
-    const levels = Float32Array.from(geometry.scheme.stream.levels(geometry.headDim));
     const codes = given ?? {
       from: kernels.device.kind,
       share: await cache.readShare(0),
       lengths: await cache.lengths(0),
     };
     const before = performance.now();
-    const decoded = decodeShard(unpackShare(geometry, cache.layout, codes.share, codes.lengths, levels));
+    const decoded = decodeSequence(
+      unpackShare(geometry, cache.layout, codes.share, codes.lengths, codeValues(geometry)),
+    );
     const reference = referenceOutput(query.rows, decoded);
     const error = (keys: typeof exact, values: typeof exact) =>
       attentionError({ queries, exact, decoded: { keys: keys.keys, values: values.values }, visible });

@@ -44,7 +44,7 @@ export async function buildReport(input: ReportInput): Promise<string> {
       },
     ],
     figures: await drawFigures(schemes, layers, geometry),
-    footer: `kvforge ${version}. ${geometry.kvHeads} KV heads of ${geometry.headDim} channels, ${geometry.heads} query heads; rank ${geometry.rank}.`,
+    footer: `kvforge ${version}. ${geometry.kvHeads} KV heads of ${geometry.headDim} channels, ${geometry.heads} query heads${geometry.family === 'low-rank' ? `; rank ${geometry.rank}` : ''}.`,
   });
 }
 

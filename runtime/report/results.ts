@@ -31,7 +31,8 @@ export interface BackendSkip {
 
 export interface SchemeResult {
   readonly scheme: string;
-  readonly rank: number;
+  /** Of a scheme with low-rank keys. */
+  readonly rank?: number;
   /** fp16 bytes over the bytes allocated. */
   readonly ratio: number;
   readonly bytes: number;

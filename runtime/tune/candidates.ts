@@ -7,7 +7,8 @@ import { type StageContext, stageKernels } from '../../codegen/stageKernels.js';
 import { geometryOf } from '../../dsl/geometry.js';
 import type { ModelShape } from '../../dsl/model.js';
 import type { Scheme } from '../../dsl/scheme.js';
-import type { Stage, Target } from '../../dsl/stage.js';
+import type { Target } from '../../dsl/stage.js';
+import type { GeometryStage } from '../../dsl/stages/index.js';
 import { observedQueries } from '../../dsl/stages/observe.js';
 import { predictMicroseconds, stageWork } from './predict.js';
 import type { DeviceFacts } from './protocol.js';
@@ -54,7 +55,11 @@ function dimensionsOf(context: StageContext, { sequences, tokens }: ShapeClass, 
 }
 
 /** SHA-256 of the texts of a stage and the files they include: what a time and a winner were of. */
-export async function sourceHash(context: StageContext, stage: Stage, tunables: NamedTunables): Promise<string> {
+export async function sourceHash(
+  context: StageContext,
+  stage: GeometryStage,
+  tunables: NamedTunables,
+): Promise<string> {
   return hashOf(context, stageKernels(context, stage, tunables));
 }
 
@@ -76,7 +81,7 @@ interface Rendered {
 /** Texts do not depend on the shape, and take a second for some hundred of them. */
 const known = new WeakMap<StageContext, Map<string, Rendered>>();
 
-async function rendered(context: StageContext, stage: Stage, tunables: NamedTunables): Promise<Rendered> {
+async function rendered(context: StageContext, stage: GeometryStage, tunables: NamedTunables): Promise<Rendered> {
   const texts = known.get(context) ?? new Map<string, Rendered>();
   known.set(context, texts);
   const name = `${stage.name} ${JSON.stringify(tunables)}`;
@@ -92,7 +97,7 @@ async function rendered(context: StageContext, stage: Stage, tunables: NamedTuna
 /** The search space of a stage for a shape, with predictions; without candidates where the scheme has no use for the stage. */
 export async function planSpace(
   context: StageContext,
-  stage: Stage,
+  stage: GeometryStage,
   shape: ShapeClass,
   facts: DeviceFacts,
   tradeAccuracy: boolean,

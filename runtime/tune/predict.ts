@@ -28,9 +28,10 @@ const warpsThatHide = 16;
 /** The bytes that a stage reads at least once, and the operations of its largest product. */
 export function stageWork(g: Geometry, { sequences, tokens }: ShapeClass, stage: string): StageWork {
   const all = sequences * tokens;
-  if (stage !== 'attend') return { bytes: all * g.width * 4, operations: all * g.width * g.rank * 2 };
-  const bytes = all * (g.keyRowWords + g.valueRowWords) * 4;
-  return { bytes, operations: all * g.width * g.rank * 2 };
+  // The product with the basis; where there is none, as much as two operations a channel.
+  const operations = all * g.width * 2 * (g.family === 'low-rank' ? g.rank : 1);
+  if (stage !== 'attend') return { bytes: all * g.width * 4, operations };
+  return { bytes: all * (g.keyRowWords + g.valueRowWords) * 4, operations };
 }
 
 /**

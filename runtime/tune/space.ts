@@ -1,13 +1,7 @@
 import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
-import {
-  chooseTunables,
-  combinations,
-  exclusionOf,
-  type Stage,
-  type Target,
-  type TunableSpace,
-} from '../../dsl/stage.js';
+import { chooseTunables, combinations, exclusionOf, type Target, type TunableSpace } from '../../dsl/stage.js';
+import type { GeometryStage } from '../../dsl/stages/index.js';
 
 /** Tunables by name. */
 export type NamedTunables = Readonly<Record<string, number>>;
@@ -39,7 +33,7 @@ export interface SearchSpace {
  * `tradeAccuracy` also tries what gives accuracy for time
  */
 export function searchSpace(
-  stage: Stage,
+  stage: GeometryStage,
   geometry: Geometry,
   target: Target,
   { splits, tradeAccuracy }: { readonly splits?: readonly number[] | undefined; readonly tradeAccuracy: boolean },
@@ -63,7 +57,7 @@ export function searchSpace(
 }
 
 /** What kernels are generated with where nothing is chosen; undefined where nothing can be. */
-function usualTunables(stage: Stage, geometry: Geometry, target: Target): NamedTunables | undefined {
+function usualTunables(stage: GeometryStage, geometry: Geometry, target: Target): NamedTunables | undefined {
   try {
     return chooseTunables(stage, geometry, target, {});
   } catch (error) {

@@ -1,6 +1,7 @@
 import { setFloat16 } from '@petamoriken/float16';
+import { levelsOf } from '../../codegen/manifest.js';
 import type { PartName, SequenceLayout } from '../../codegen/plan/layout.js';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { Geometry, LowRankGeometry, ScalarGroups } from '../../dsl/geometry.js';
 import { usedRanges } from '../cache/contents.js';
 import type { SequenceLengths } from '../record.js';
 import { channelPairs } from '../reference/weights.js';
@@ -28,7 +29,7 @@ function normal(bits: Bits): number {
 }
 
 /** Widths of the key groups of one prompt, best first, as an encoder gives them: they sum up to the budget or less. */
-function groupWidths(g: Geometry): readonly number[] {
+function groupWidths(g: LowRankGeometry): readonly number[] {
   const widths: number[] = [];
   // In units of 16 bits: a group of 16 components with one bit each.
   let left = g.keyRowWords * 2;
@@ -42,7 +43,7 @@ function groupWidths(g: Geometry): readonly number[] {
 }
 
 /** Bits of every component. */
-function componentBits(g: Geometry): readonly number[] {
+function componentBits(g: LowRankGeometry): readonly number[] {
   const allocated = groupWidths(g);
   return Array.from({ length: g.rank }, (_, component) => {
     if (g.allocatedGroups > 0) return allocated[Math.floor(component / 16)]!;
@@ -52,17 +53,35 @@ function componentBits(g: Geometry): readonly number[] {
   });
 }
 
-/** The numbers of one f16 part, element by element, so that decoded keys and values are about N(0, 1). */
-function halfElement(g: Geometry, name: PartName, bits: Bits): (element: number) => number {
+function componentScale(g: LowRankGeometry): (component: number) => number {
   const widths = componentBits(g);
   const stored = Math.max(1, widths.filter((width) => width > 0).length);
+  return (component) => {
+    const width = widths[component] ?? 0;
+    // Uniform codes up to L have a root mean square of L / sqrt(3); the components share the variance of a key.
+    return width === 0 ? 0 : (Math.sqrt(g.width / stored) * Math.sqrt(3)) / 2 ** (width - 1);
+  };
+}
+
+/** The scale with which codes of random content are about N(0, 1). */
+function scalarScale({ codec, levelChannels }: ScalarGroups): number {
+  const levels = levelsOf(codec, levelChannels);
+  const middle = codec.device.offset ? levels.reduce((sum, level) => sum + level, 0) / levels.length : 0;
+  const square = levels.reduce((sum, level) => sum + (level - middle) ** 2, 0) / levels.length;
+  return 1 / Math.sqrt(square);
+}
+
+/** The numbers of one f16 part, element by element, so that decoded keys and values are about N(0, 1). */
+function halfElement(g: Geometry, name: PartName, bits: Bits): (element: number) => number {
   switch (name) {
     case 'keyScales':
-      return (component) => {
-        const width = widths[component] ?? 0;
-        // Uniform codes up to L have a root mean square of L / sqrt(3); the components share the variance of a key.
-        return width === 0 ? 0 : (Math.sqrt(g.width / stored) * Math.sqrt(3)) / 2 ** (width - 1);
-      };
+      return g.family === 'low-rank' ? componentScale(g) : () => scalarScale(g.keys) * (0.75 + unit(bits) / 2);
+    case 'valueScales':
+      return () => (g.family === 'scalar' ? scalarScale(g.values) : 1) * (0.75 + unit(bits) / 2);
+    case 'keyOffsets':
+    case 'valueOffsets':
+      // Three deviations on both sides of zero.
+      return () => -3 * (0.75 + unit(bits) / 2);
     case 'keyBasisScales':
       // A column of uniform int8 codes has a root mean square of 73; basis columns have unit length.
       return () => (0.75 + unit(bits) / 2) / 73 / Math.sqrt(g.width);
@@ -98,7 +117,7 @@ function fillHalves(g: Geometry, name: PartName, bytes: Uint8Array, bits: Bits):
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const elements = bytes.byteLength / 2;
   const element = halfElement(g, name, bits);
-  const distinct = placed.includes(name) ? elements : Math.min(elements, drawnHalves);
+  const distinct = g.family === 'low-rank' && placed.includes(name) ? elements : Math.min(elements, drawnHalves);
   for (let i = 0; i < distinct; i++) setFloat16(view, i * 2, element(i), true);
   for (let i = distinct; i < elements; i++) view.setUint16(i * 2, view.getUint16((bits() % distinct) * 2, true), true);
 }
@@ -119,9 +138,10 @@ function fillPart(g: Geometry, name: PartName, bytes: Uint8Array, bits: Bits): v
     case 'valueCodes':
       fillWords(bytes, bits);
       // Indices name entries of the codebook.
-      for (let i = 0; g.entries < 256 && i < bytes.byteLength; i++) bytes[i]! %= g.entries;
+      if (g.family === 'low-rank') for (let i = 0; g.entries < 256 && i < bytes.byteLength; i++) bytes[i]! %= g.entries;
       break;
     case 'keyWidths': {
+      if (g.family !== 'low-rank') break;
       let firstBit = 0;
       const words = groupWidths(g).map((width) => {
         const word = firstBit * 16 + width;

@@ -1,9 +1,10 @@
 import type { Assets } from '../../codegen/assets.js';
 import { KvforgeError } from '../../dsl/errors.js';
+import type { Geometry } from '../../dsl/geometry.js';
 import type { ModelShape } from '../../dsl/model.js';
 import type { Scheme } from '../../dsl/scheme.js';
-import type { Stage, Target } from '../../dsl/stage.js';
-import { stages } from '../../dsl/stages/index.js';
+import type { Target } from '../../dsl/stage.js';
+import { type GeometryStage, stageNames, stagesOf } from '../../dsl/stages/index.js';
 import { type PlannedSpace, planSpace, stageContext } from './candidates.js';
 import type { Measurer } from './child.js';
 import { chooseWinner, type Ranked } from './choose.js';
@@ -21,7 +22,7 @@ const notMeasured: readonly string[] = ['exact', 'append', 'copy'];
 /** Every stage that can be tuned, attention first. */
 export const tunedStages: readonly string[] = [
   ...measuredStages,
-  ...stages.map(({ name }) => name).filter((name) => !(measuredStages as readonly string[]).includes(name)),
+  ...stageNames.filter((name) => !(measuredStages as readonly string[]).includes(name)),
 ].filter((name) => !notMeasured.includes(name));
 
 export interface TuneRequest {
@@ -96,7 +97,7 @@ export interface StageTuning {
 }
 
 interface Task {
-  readonly stage: Stage;
+  readonly stage: GeometryStage;
   readonly shape: ShapeClass;
 }
 
@@ -112,7 +113,7 @@ export async function tune(request: TuneRequest, tools: TuneTools): Promise<read
   const end = tools.now() + request.budgetMs;
   const context = await stageContext(tools.assets, request.scheme, request.model, request.target);
   const results: StageTuning[] = [];
-  const tasks = tasksOf(request);
+  const tasks = tasksOf(request, context.geometry, tools.progress);
   for (const [index, task] of tasks.entries()) {
     const space = await planSpace(context, task.stage, task.shape, tools.facts, request.tradeAccuracy);
     const { stage, shape } = task;
@@ -144,16 +145,24 @@ function nothingToSearch({ candidates: [only], pruned: [excluded] }: PlannedSpac
   return `of its configurations only ${candidateText(only)} can be (${candidateText(excluded)}: ${excluded.reason})`;
 }
 
-function tasksOf({ stages: names, shapes }: TuneRequest): readonly Task[] {
+function tasksOf(
+  { stages: names, shapes }: TuneRequest,
+  { family, scheme }: Geometry,
+  progress: (line: string) => void,
+): readonly Task[] {
   return names.flatMap((name) => {
-    const stage = stages.find((each) => each.name === name);
-    if (stage === undefined || !tunedStages.includes(name)) {
+    if (!tunedStages.includes(name)) {
       throw new KvforgeError('wrong-use', {
         at: 'stages',
         expected: `stages of ${tunedStages.join(', ')}`,
         received: JSON.stringify(name),
         hint: 'Name those to tune, with commas between them.',
       });
+    }
+    const stage = stagesOf[family].find((each) => each.name === name);
+    if (stage === undefined) {
+      progress(`${name}: nothing to search: ${scheme.name} has no such stage`);
+      return [];
     }
     // Only attention runs over a whole batch; a prompt is compressed, and a sequence decoded, by itself.
     const own = name === 'attend' ? shapes : shapes.map(({ tokens }) => ({ sequences: 1, tokens }));

@@ -1,6 +1,6 @@
 import { KvCache } from '../cache.js';
 import type { LoadedKernels } from '../kernels.js';
-import type { Cache, ShardParts } from '../reference/index.js';
+import type { Cache } from '../reference/index.js';
 import { attendSetting } from './attendDraws.js';
 import type { AppendDraw } from './caseDraws.js';
 import { checkStream } from './checkStream.js';
@@ -130,7 +130,7 @@ function checkAppended(
   }
 }
 
-function rowsOf(window: ShardParts['window'], name: keyof Cache): Float64Array[] {
+function rowsOf(window: Cache, name: keyof Cache): Float64Array[] {
   const { heads, tokens, channels, data } = window[name];
   return Array.from({ length: tokens }, (_, token) => {
     const row = new Float64Array(heads * channels);

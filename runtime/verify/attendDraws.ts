@@ -1,22 +1,12 @@
 import fc from 'fast-check';
 import { layoutSequence, recordWords, type SequenceLayout } from '../../codegen/plan/layout.js';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { Geometry, ScalarGeometry } from '../../dsl/geometry.js';
 import { type SequenceLengths, writeRecord } from '../record.js';
-import {
-  type Cache,
-  decodeShard,
-  emptyTensor,
-  normalFrom,
-  pairChannels,
-  type ShardParts,
-  seededRandom,
-  toHalf,
-  vectorAt,
-} from '../reference/index.js';
+import { type Cache, decodeSequence, normalFrom, seededRandom, toHalf, vectorAt } from '../reference/index.js';
 import { buildTables } from '../tables.js';
+import { drawParts } from './drawParts.js';
 import { halfBits } from './draws.js';
 import { packParts } from './packParts.js';
-import { streamValues } from './streamValues.js';
 import { attendVisible } from './visible.js';
 
 /** One sequence with codes of random content: what a kernel reads depends on nothing else. */
@@ -53,11 +43,24 @@ const length = (most: number) =>
     fc.integer({ min: 0, max: most }),
   );
 
+/** Lengths of a middle, with the edges of a block that shares a scale more often; some blocks are longer than `most`. */
+function middleLength(g: Geometry, most: number): fc.Arbitrary<number> {
+  if (g.family !== 'scalar') return length(most);
+  const edges = blockEdges(g);
+  return edges.length === 0 ? length(most) : fc.oneof(length(most), fc.constantFrom(...edges));
+}
+
+/** Numbers of tokens about the ends of the blocks that share a scale. */
+export function blockEdges({ keys, values }: ScalarGeometry): readonly number[] {
+  const sides = new Set([keys.scaleTokens, values.scaleTokens].filter((tokens) => tokens > 1));
+  return [...sides].flatMap((tokens) => [tokens - 1, tokens, tokens + 1]);
+}
+
 export function attendDraws(g: Geometry): fc.Arbitrary<AttendDraw> {
   const { sinks, window } = g.scheme;
   const sequence = fc.record({
     sinks: length(sinks),
-    middle: length(70),
+    middle: middleLength(g, 70),
     stream: length(40),
     window: length(window),
     windowStart: fc.integer({ min: 0, max: window - 1 }),
@@ -128,7 +131,7 @@ export function attendSetting(g: Geometry, { sequences, queries, seed }: AttendD
     records.set(writeRecord(layout, base, lengths, { slidingWindow }), index * recordWords);
     const share = cache.subarray(base, base + layout.bytes);
     packParts(g, layout, { ...parts, windowStart: draw.windowStart }, share);
-    const decoded = decodeShard(parts);
+    const decoded = decodeSequence(parts);
     settings.push({ layout, lengths, share, decoded });
     for (let row = 0; row < queries * g.heads; row++) {
       const kvHead = Math.floor((row % g.heads) / g.groupSize);
@@ -148,112 +151,6 @@ export function attendSetting(g: Geometry, { sequences, queries, seed }: AttendD
     expected,
     sequences: settings,
   };
-}
-
-function drawParts(
-  g: Geometry,
-  { sinks, middle, stream, window, reach, magnitude }: SequenceDraw,
-  random: () => number,
-): ShardParts {
-  const normal = () => normalFrom(random);
-  const halves = (length: number, next: () => number) => Float64Array.from({ length }, () => toHalf(next()));
-  const below = (limit: number) => Math.floor(random() * limit);
-  const key = () => magnitude * normal();
-  const meanFactor = random() < 0.3 ? 0 : 1;
-  const exact = (tokens: number): Cache => ({
-    keys: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, key) },
-    values: { ...emptyTensor(g.kvHeads, tokens, g.headDim), data: halves(tokens * g.width, normal) },
-  });
-  const groupBits = drawWidths(g, below);
-  const widthOf = Array.from({ length: g.rank }, (_, r) => {
-    if (g.allocatedGroups > 0) return groupBits[Math.floor(r / 16)]!;
-    const group = g.keyGroups.find(({ firstComponent, components }) => r < firstComponent + components)!;
-    return group.bits;
-  });
-  // As from an encoder: a component without bits has no scale; basis columns have unit length, on average. Mid-rise
-  // codes reach half a step further down than up, and there are as many of them as fields.
-  const limitOf = widthOf.map((bits) => (bits === 0 ? 0 : 2 ** (bits - 1) - (g.allocatedGroups > 0 ? 0 : 1)));
-  const coefficientScales = Float64Array.from(limitOf, (limit) =>
-    limit === 0 ? 0 : toHalf((magnitude * random() * Math.sqrt(g.width)) / limit),
-  );
-  const streamCodes = () => Uint16Array.from({ length: stream * g.width }, () => below(2 ** g.streamBits));
-  const streamNorms = (zeros: boolean, factor: number) =>
-    halves(stream * g.kvHeads, () => (zeros && random() < 0.1 ? 0 : factor * Math.exp(normal())));
-  const weights = drawWeights(g, random);
-  // The basis is of weighted keys: of an entry as small as the least weight, rounding leaves 1 at most. Anything more
-  // would stand for keys beyond f16.
-  const basisCodes = Int8Array.from({ length: g.width * g.rank }, (_, i) => {
-    const code = below(255) - 127;
-    return weights[Math.floor(i / g.rank)]! > toHalf(leastWeight) ? code : Math.round(code / 127);
-  });
-  return {
-    kvHeads: g.kvHeads,
-    headDim: g.headDim,
-    rope: g.model.rope,
-    sinks: exact(sinks),
-    middle: {
-      tokens: middle,
-      firstPosition: sinks,
-      rank: g.rank,
-      coefficientCodes: Int32Array.from({ length: middle * g.rank }, (_, i) => {
-        const limit = limitOf[i % g.rank]!;
-        return below(2 * limit + (g.allocatedGroups > 0 ? 0 : 1)) - limit;
-      }),
-      codeOffset: g.allocatedGroups > 0 ? 0.5 : 0,
-      ...(g.allocatedGroups > 0 ? { groupBits } : {}),
-      coefficientScales,
-      basisCodes,
-      basisScales: halves(g.rank, () => (0.5 + random()) / 73 / Math.sqrt(g.width)),
-      mean: halves(g.width, () => meanFactor * key()),
-      weights,
-      channels: g.channels,
-      valueCodes: Uint16Array.from({ length: (middle * g.width) / g.channels }, () => below(g.entries)),
-      codebook: halves(g.entries * g.channels, () => random() * 2 - 1),
-      channelMax: halves(g.width, () => Math.exp(normal())),
-    },
-    stream: {
-      tokens: stream,
-      keyCodes: streamCodes(),
-      valueCodes: streamCodes(),
-      keyNorms: streamNorms(true, magnitude),
-      // Were the token of nearly all weight zero, the output would be the others', whose weights f16 does not hold.
-      valueNorms: streamNorms(reach <= 1, 1),
-      // Whether it is a good table is for the codec's own tests.
-      levels: streamValues(g),
-    },
-    window: exact(window),
-  };
-}
-
-/** Widths as an encoder may find them: in no order, and not always all of the budget. */
-function drawWidths(g: Geometry, below: (limit: number) => number): number[] {
-  const widths = [0, 1, 2, 3, 4, 5, 6, 8];
-  let left = g.keyRowWords * 2;
-  return Array.from({ length: g.allocatedGroups }, () => {
-    const bits = widths[below(widths.length)]!;
-    if (bits > left) return 0;
-    left -= bits;
-    return bits;
-  });
-}
-
-/** What an encoder gives channels that the queries do not ask for. */
-const leastWeight = 1e-3;
-
-/** Between 1/8 and 1, for some channels the least that an encoder gives, and the same for both channels of a rotary pair. */
-function drawWeights(g: Geometry, random: () => number): Float64Array {
-  const weights = new Float64Array(g.width).fill(1);
-  if (!g.weighted) return weights;
-  // Keys are largest where weights are least: in every other draw all channels have a say.
-  const atLeast = random() < 0.5 ? 0 : 0.1;
-  for (let i = 0; i < g.width; i++) weights[i] = toHalf(random() < atLeast ? leastWeight : 2 ** (-3 * random()));
-  for (let head = 0; head < g.kvHeads; head++) {
-    for (let j = 0; j < g.rotaryPairs; j++) {
-      const [a, b] = pairChannels(g.model.rope, j);
-      weights[head * g.headDim + b] = weights[head * g.headDim + a]!;
-    }
-  }
-  return weights;
 }
 
 /** A query whose largest score has the drawn magnitude, as far as f16 holds it. */

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import type { Geometry } from '../../dsl/geometry.js';
 import { seededRandom } from '../reference/index.js';
-import { type AttendDraw, attendDraws } from './attendDraws.js';
+import { type AttendDraw, attendDraws, blockEdges } from './attendDraws.js';
 import { type Kind, kinds } from './draws.js';
 
 /** How a cache is attended after it was written. */
@@ -38,8 +38,13 @@ export type CaseDraw =
   | { readonly kind: 'append'; readonly draw: AppendDraw }
   | { readonly kind: 'prefill'; readonly draw: PrefillDraw };
 
-/** Above this width a software device takes minutes for a prefill. */
+/** Above this width a software device takes minutes to fit a basis to a prompt. */
 export const wideWidth = 256;
+/** Whether prefills are too long to be made as often as other cases. */
+export function fitsSlowly(g: Geometry): boolean {
+  return g.family === 'low-rank' && g.width > wideWidth;
+}
+
 const longestFill = 160;
 
 /**
@@ -53,7 +58,7 @@ export function drawCase(g: Geometry, seed: number): CaseDraw {
 }
 
 function caseDraws(g: Geometry): fc.Arbitrary<CaseDraw> {
-  const wide = g.width > wideWidth;
+  const wide = fitsSlowly(g);
   const of = <K extends CaseDraw['kind'], T>(kind: K, arbitrary: fc.Arbitrary<T>) =>
     arbitrary.map((draw) => ({ kind, draw }));
   const codes = attendDraws(g);
@@ -119,7 +124,8 @@ function appendDraws(g: Geometry, wide: boolean): fc.Arbitrary<AppendDraw> {
 function prefillDraws(g: Geometry): fc.Arbitrary<PrefillDraw> {
   const { sinks, window } = g.scheme;
   const exact = sinks + window;
-  const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48].map((middle) => exact + middle);
+  const blocks = g.family === 'scalar' ? blockEdges(g) : [];
+  const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48, ...blocks].map((middle) => exact + middle);
   return fc.record({
     tokens: fc.oneof(
       { weight: 1, arbitrary: fc.constantFrom(0, 1, sinks, ...edges.slice(0, 3)) },

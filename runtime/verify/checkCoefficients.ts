@@ -1,4 +1,4 @@
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import type { CentredKeys, KeyEvidence } from './checkKeys.js';
 import { halfRounding, type Judge, Worst } from './judge.js';
 
@@ -11,14 +11,14 @@ interface CodedGroup {
   readonly limit: number;
 }
 
-function codedGroups(g: Geometry, groupBits: readonly number[] | undefined): readonly CodedGroup[] {
+function codedGroups(g: LowRankGeometry, groupBits: readonly number[] | undefined): readonly CodedGroup[] {
   if (groupBits === undefined) return g.keyGroups.map((group) => ({ ...group, limit: 2 ** (group.bits - 1) - 1 }));
   return groupBits.map((bits, group) => ({ firstComponent: group * 16, components: 16, bits, limit: 2 ** (bits - 1) }));
 }
 
 /** Holds the scales and the codes of the coefficients to the basis, the mean and the weights that the kernels had. */
 export function checkCoefficients(
-  g: Geometry,
+  g: LowRankGeometry,
   { middle, columns }: KeyEvidence,
   centred: CentredKeys,
   judge: Judge,

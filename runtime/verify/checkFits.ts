@@ -1,4 +1,4 @@
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import { observedQueries } from '../../dsl/stages/observe.js';
 import { allocationError, bestWidths, channelPairs, lastQueries, queryWeights } from '../reference/index.js';
 import type { ObservedEvidence } from './checkObserved.js';
@@ -6,7 +6,7 @@ import { halfRounding, type Judge, Worst } from './judge.js';
 
 /** Holds the weights of key channels to the last of the prompt's queries, and to the factors that the kernels found for their heads. */
 export function checkWeights(
-  g: Geometry,
+  g: LowRankGeometry,
   weights: Float64Array,
   { queries, headFactors }: ObservedEvidence,
   judge: Judge,
@@ -29,7 +29,12 @@ export function checkWeights(
 }
 
 /** Holds the widths of the groups to the budget, and their expected error to the least there is. */
-export function checkWidths(g: Geometry, bits: readonly number[], eigenvalues: ArrayLike<number>, judge: Judge): void {
+export function checkWidths(
+  g: LowRankGeometry,
+  bits: readonly number[],
+  eigenvalues: ArrayLike<number>,
+  judge: Judge,
+): void {
   const units = g.keyRowWords * 2;
   const spent = bits.reduce((sum, width) => sum + width, 0);
   judge.check(`keyWidths ${bits.join()}: bits beyond the budget`, Math.max(0, spent - units) * 16, 0);

@@ -1,4 +1,4 @@
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import {
   channelPairs,
   type Matrix,
@@ -37,7 +37,7 @@ export interface CentredKeys extends Matrix {
  * Holds weights, mean, basis, widths, scales and codes of the middle keys to float64, each to what the kernels had
  * before it.
  */
-export function checkKeys(g: Geometry, evidence: KeyEvidence, judge: Judge): void {
+export function checkKeys(g: LowRankGeometry, evidence: KeyEvidence, judge: Judge): void {
   const { middle, plain, observed } = evidence;
   const centred = centre(middle, plain);
   if (observed) checkWeights(g, middle.weights, observed, judge);
@@ -69,7 +69,7 @@ function weighed(centred: CentredKeys, weights: Float32Array): CentredKeys {
   return { ...centred, data, slack: centred.slack.map((lost, token) => lost * roots[token]!) };
 }
 
-function checkMean(g: Geometry, { middle, plain, observed }: KeyEvidence, judge: Judge): void {
+function checkMean(g: LowRankGeometry, { middle, plain, observed }: KeyEvidence, judge: Judge): void {
   const partners = new Map(
     channelPairs(g.model.rope, g.headDim).flatMap(([a, b]) => [[a, b] as const, [b, a] as const]),
   );
@@ -89,7 +89,7 @@ function checkMean(g: Geometry, { middle, plain, observed }: KeyEvidence, judge:
   judge.check(`keyMean, over its rounding: ${worst.at}`, worst.error, 1);
 }
 
-function checkBasis(g: Geometry, { middle, columns }: KeyEvidence, judge: Judge): void {
+function checkBasis(g: LowRankGeometry, { middle, columns }: KeyEvidence, judge: Judge): void {
   const { width, rank } = g;
   const skew = new Worst();
   for (let left = 0; left < rank; left++) {
@@ -119,7 +119,12 @@ function checkBasis(g: Geometry, { middle, columns }: KeyEvidence, judge: Judge)
   judge.check(`keyBasis, codes from their quotient: ${codes.at}`, codes.error, 0.5 + 1e-3);
 }
 
-function checkVariance(g: Geometry, { columns, eigenvalues }: KeyEvidence, centred: CentredKeys, judge: Judge): void {
+function checkVariance(
+  g: LowRankGeometry,
+  { columns, eigenvalues }: KeyEvidence,
+  centred: CentredKeys,
+  judge: Judge,
+): void {
   if (centred.rows === 0) return;
   if (g.width > widestOptimum) {
     judge.skip(`captured variance not held to the optimum: width ${g.width} is above ${widestOptimum}`);

@@ -1,4 +1,4 @@
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import { observedQueries } from '../../dsl/stages/observe.js';
 import {
   type Cache,
@@ -36,7 +36,7 @@ const leastTokenWeight = 0.25 / 1.25;
  * Holds the weights of tokens and the factors of KV heads to float64, to what float32 leaves open: of scores it knows a
  * part of the sums that they are of, and of a value's distance to an output no more than of the values.
  */
-export function checkObserved(g: Geometry, prompt: ObservedPrompt, found: ObservedEvidence, judge: Judge): void {
+export function checkObserved(g: LowRankGeometry, prompt: ObservedPrompt, found: ObservedEvidence, judge: Judge): void {
   const { keys, values, firstToken, middle, rule } = prompt;
   if (middle === 0) return;
   checkForm(found, judge);

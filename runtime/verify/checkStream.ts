@@ -1,5 +1,7 @@
+import { levelsOf } from '../../codegen/manifest.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import { hadamard, type ShardStream } from '../reference/index.js';
+import { outside, pastMidpoint } from './codeErrors.js';
 import { largestOf } from './draws.js';
 import { halfStep, type Judge, Worst } from './judge.js';
 import { streamValues } from './streamValues.js';
@@ -16,7 +18,7 @@ export interface CodedErrors {
 
 /**
  * Holds one coded vector to the f16 numbers it came from: the scale to the codec's own function in Node, every code to
- * the level nearest to its channel.
+ * the level nearest to its channel, or to the codec's own where the scale could not be large enough.
  *
  * @param exact [head dim], before the Hadamard transform
  * @param values what the codes stand for, as `streamValues` gives them
@@ -38,15 +40,18 @@ export function codedErrors(
   const [low, high] = [Math.min(...allowed), Math.max(...allowed)];
   const away = norm < low ? low - norm : norm > high ? norm - high : norm >= low ? 0 : Number.POSITIVE_INFINITY;
   let code = { error: 0, channel: -1 };
+  const { stream } = g.scheme;
+  const levels = levelsOf(stream, g.headDim);
+  const own = (unit: number) => values[stream.device.code(unit, (index) => levels[index]!, stream.bits)]!;
   const rounding = norm > 0 ? (1e-6 * largest) / norm : 1e-7;
   for (let channel = 0; channel < turned.length; channel++) {
     const unit = norm > 0 ? turned[channel]! / norm : 0;
     const taken = values[codes[channel]!] ?? Number.NaN;
-    let nearest = values[0]!;
-    for (const value of values) if (Math.abs(value - unit) < Math.abs(nearest - unit)) nearest = value;
-    if (taken === nearest) continue;
-    const past = (Math.abs(taken - unit) - Math.abs(nearest - unit)) / 2 - rounding;
-    const error = past <= 0 ? 0 : past / Math.abs(taken - nearest);
+    // Beyond its scale, which float16 ends, what a number is given is the codec's own affair.
+    const error =
+      Math.abs(unit) > 1 + 2 ** -10
+        ? outside(taken, [unit - rounding, unit, unit + rounding].map(own))
+        : pastMidpoint(taken, unit, values, rounding);
     if (!(error <= code.error)) code = { error: Number.isNaN(error) ? Number.POSITIVE_INFINITY : error, channel };
   }
   return { refused, scale: { error: away / halfStep(high), bar: high < 2 ** -14 ? 1 : 0 }, code };

@@ -1,4 +1,4 @@
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import {
   clampGain,
   type HeadTensor,
@@ -22,7 +22,7 @@ const floor = 2 ** -23;
  *
  * @param exact the prompt's values
  */
-export function checkValues(g: Geometry, middle: ShardMiddle, exact: HeadTensor, judge: Judge): void {
+export function checkValues(g: LowRankGeometry, middle: ShardMiddle, exact: HeadTensor, judge: Judge): void {
   const tokens = middle.tokens;
   const values = new Float64Array(tokens * g.width);
   const slack = new Float64Array(tokens * g.kvHeads);
@@ -54,7 +54,7 @@ interface Maxima {
   readonly doubts: Float64Array;
 }
 
-function rangeOf(g: Geometry, tokens: number, { values, slack }: Turned, channel: number) {
+function rangeOf(g: LowRankGeometry, tokens: number, { values, slack }: Turned, channel: number) {
   const head = Math.floor(channel / g.headDim);
   let [largest, unsure] = [floor, 0];
   for (let token = 0; token < tokens; token++) {
@@ -65,7 +65,7 @@ function rangeOf(g: Geometry, tokens: number, { values, slack }: Turned, channel
 }
 
 /** The maxima that were stored, held to the values. */
-function storedMaxima(g: Geometry, middle: ShardMiddle, turned: Turned, judge: Judge): Maxima {
+function storedMaxima(g: LowRankGeometry, middle: ShardMiddle, turned: Turned, judge: Judge): Maxima {
   const worst = new Worst();
   for (let channel = 0; channel < g.width; channel++) {
     const { largest, unsure } = rangeOf(g, middle.tokens, turned, channel);
@@ -79,7 +79,7 @@ function storedMaxima(g: Geometry, middle: ShardMiddle, turned: Turned, judge: J
 }
 
 /** The maxima as they must have been before the gains were folded in. */
-function expectedMaxima(g: Geometry, tokens: number, turned: Turned): Maxima {
+function expectedMaxima(g: LowRankGeometry, tokens: number, turned: Turned): Maxima {
   const [scales, doubts] = [new Float64Array(g.width), new Float64Array(g.width)];
   for (let channel = 0; channel < g.width; channel++) {
     const { largest, unsure } = rangeOf(g, tokens, turned, channel);
@@ -94,7 +94,7 @@ function expectedMaxima(g: Geometry, tokens: number, turned: Turned): Maxima {
 }
 
 function checkCodes(
-  g: Geometry,
+  g: LowRankGeometry,
   middle: ShardMiddle,
   { values, slack }: Turned,
   { scales, doubts }: Maxima,
@@ -136,7 +136,13 @@ function checkCodes(
 }
 
 /** Stored maxima are those of the codes times what makes the coded values unbiased, within what float32 leaves open. */
-function checkGains(g: Geometry, middle: ShardMiddle, turned: Turned, { scales, doubts }: Maxima, judge: Judge): void {
+function checkGains(
+  g: LowRankGeometry,
+  middle: ShardMiddle,
+  turned: Turned,
+  { scales, doubts }: Maxima,
+  judge: Judge,
+): void {
   const worst = new Worst();
   for (let channel = 0; channel < g.width; channel++) {
     const scale = scales[channel]!;
@@ -157,7 +163,7 @@ function checkGains(g: Geometry, middle: ShardMiddle, turned: Turned, { scales, 
 
 /** Sums over the middle of y * y and of y * coded y, and what float32 may have of them otherwise. */
 function momentsOf(
-  g: Geometry,
+  g: LowRankGeometry,
   { tokens, valueCodes, codebook }: ShardMiddle,
   { values, slack }: Turned,
   { channel, scale, doubt }: { readonly channel: number; readonly scale: number; readonly doubt: number },

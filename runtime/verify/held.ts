@@ -1,13 +1,20 @@
 import type { Geometry } from '../../dsl/geometry.js';
 import type { KvCache } from '../cache.js';
 import type { SequenceLengths } from '../record.js';
-import { type Cache, decodeShard, type HeadTensor, type ShardParts, seededRandom } from '../reference/index.js';
+import {
+  type Cache,
+  type CodedSequence,
+  decodeSequence,
+  type HeadTensor,
+  isScalarParts,
+  seededRandom,
+} from '../reference/index.js';
 import { unpackShare } from '../reference/unpackShare.js';
 import { drawQuery } from './attendDraws.js';
 import type { QueryDraw } from './caseDraws.js';
+import { codeValues } from './codeValues.js';
 import { halfBits, halfValues, largestOf, worstError } from './draws.js';
 import { clampToHalf, halfRounding, type Judge } from './judge.js';
-import { streamValues } from './streamValues.js';
 import { attendVisible } from './visible.js';
 
 /** What every case needs beside its draw. */
@@ -23,7 +30,7 @@ export interface Bench {
 export interface Held {
   readonly lengths: SequenceLengths;
   readonly share: Uint8Array;
-  readonly parts: ShardParts;
+  readonly parts: CodedSequence;
   readonly decoded: Cache;
 }
 
@@ -31,8 +38,8 @@ export async function readHeld(cache: KvCache, sequence: number): Promise<Held> 
   const lengths = await cache.lengths(sequence);
   const share = await cache.readShare(sequence);
   const g = cache.geometry;
-  const parts = { ...unpackShare(g, cache.layout, share, lengths, streamValues(g)), rope: cache.rotation };
-  return { lengths, share, parts, decoded: decodeShard(parts) };
+  const parts = { ...unpackShare(g, cache.layout, share, lengths, codeValues(g)), rope: cache.rotation };
+  return { lengths, share, parts, decoded: decodeSequence(parts) };
 }
 
 /** Attention of drawn queries over all sequences, and the decompressed tokens, against float64 on the same codes. */
@@ -73,23 +80,35 @@ export async function checkReads(
   checkAttended(g, { output, expected, queries }, where, bench);
 }
 
-/** A check that what the codes stand for is finite; where it is not, the codec's scale is named if it is the cause. */
-function areFinite(g: Geometry, { stream }: ShardParts, decoded: Cache, sequence: number, judge: Judge): boolean {
+/** A check that what the codes stand for is finite; where it is not, the codec's number is named if it is the cause. */
+function areFinite(g: Geometry, parts: CodedSequence, decoded: Cache, sequence: number, judge: Judge): boolean {
   let finite = true;
-  for (const [name, norms] of [
-    ['keys', stream.keyNorms],
-    ['values', stream.valueNorms],
-  ] as const) {
+  for (const name of ['keys', 'values'] as const) {
     const { tokens, data } = decoded[name];
     const at = data.findIndex((x) => !Number.isFinite(x));
     if (at < 0) continue;
     finite = false;
-    const scale = norms.find((norm) => !Number.isFinite(norm));
-    const cause = scale === undefined ? '' : `, from a stored scale of the codec ${g.scheme.stream.name}: ${scale}`;
     const place = `sequence ${sequence}, ${placeOf(g, tokens, at)}`;
+    const cause = causeOf(g, parts, name);
     judge.check(`decoded ${name} are not finite: ${place}${cause}`, Number.POSITIVE_INFINITY, 0);
   }
   return finite;
+}
+
+/** The number that a codec gave, where it is not finite. */
+function causeOf(g: Geometry, parts: CodedSequence, name: keyof Cache): string {
+  const { keyNorms, valueNorms } = parts.stream;
+  const given = [{ what: 'scale', codec: g.scheme.stream, stored: name === 'keys' ? keyNorms : valueNorms }];
+  if (g.family === 'scalar' && isScalarParts(parts)) {
+    const { codec } = g[name];
+    const { scales, offsets = new Float64Array() } = parts.middle[name];
+    given.push({ what: 'scale', codec, stored: scales }, { what: 'offset', codec, stored: offsets });
+  }
+  for (const { what, codec, stored } of given) {
+    const broken = stored.find((number) => !Number.isFinite(number));
+    if (broken !== undefined) return `, from a stored ${what} of the codec ${codec.name}: ${broken}`;
+  }
+  return '';
 }
 
 export interface AttendOutputs {

@@ -2,18 +2,15 @@ import { splitPrompt } from '../../codegen/plan/layout.js';
 import { layerShape } from '../../dsl/model.js';
 import { KvCache } from '../cache.js';
 import type { LoadedKernels } from '../kernels.js';
-import { emptyTensor, type ShardParts, unrotatedRows, vectorAt } from '../reference/index.js';
+import { emptyTensor, isScalarParts, vectorAt } from '../reference/index.js';
 import type { PrefillDraw } from './caseDraws.js';
-import { checkKeys } from './checkKeys.js';
-import { checkObserved } from './checkObserved.js';
-import { checkValues } from './checkValues.js';
+import { checkScalar } from './checkScalar.js';
+import { checkShard } from './checkShard.js';
 import { drawnLayer } from './drawnLayer.js';
 import { halfBits, halfValues, numbers } from './draws.js';
 import { type Bench, checkExact, checkReads, readHeld } from './held.js';
-import type { Judge } from './judge.js';
 import { drawPromptQueries } from './promptQueries.js';
-import { asFloats } from './run.js';
-import type { promptTaps, Tap } from './tap.js';
+import type { Tap } from './tap.js';
 
 /** Compresses a drawn prompt and judges every part of the result, then attention over it. */
 export async function prefillCase(
@@ -38,7 +35,7 @@ export async function prefillCase(
     if (tokens > 0) await cache.prefill(0, { ...bits, ...(queries ? { queries: queries.bits } : {}), tokens });
     const held = await readHeld(cache, 0);
     const { parts } = held;
-    const { sinks, middle, window } = splitPrompt(g, tokens);
+    const { middle, window } = splitPrompt(g, tokens);
     const about = `${keys} keys, ${values} values, ${tokens} tokens`;
     for (const name of ['keys', 'values'] as const) {
       const token = (first: number) => (index: number) => tokenOf(prompt[name], first + index);
@@ -46,26 +43,11 @@ export async function prefillCase(
       checkExact(g, parts.window[name], token(tokens - window), `prefill, window ${name} (${about})`, judge);
     }
     judge.check(`prefill: middle tokens (${about})`, Math.abs(parts.middle.tokens - middle), 0);
-    if (tokens > 0) {
-      checkFinite(parts, judge);
-      const plain = unrotatedRows(prompt.keys, sinks, middle, cache.rotation);
-      const tapped = (entry: keyof typeof promptTaps, count: number) =>
-        asFloats(tap.bytesOf(entry)!).subarray(0, count);
-      const columns = tapped('basis_store', g.width * g.rank);
-      const eigenvalues = tapped('basis_jacobi', g.rank);
-      const observed = queries && {
-        queries: queries.exact,
-        tokenWeights: tapped('gram_keys', middle),
-        headFactors: tapped('weigh_finish', g.kvHeads),
-      };
-      if (observed) {
-        const { scoreScale: scale, scoreCap: cap } = g.model;
-        const { slidingWindow } = layerShape(g.model, layer);
-        const rule = { scale, cap, slidingWindow };
-        checkObserved(g, { ...prompt, firstToken: sinks, middle, rule }, observed, judge);
-      }
-      checkKeys(g, { middle: parts.middle, plain, observed, columns, eigenvalues }, judge);
-      checkValues(g, parts.middle, prompt.values, judge);
+    if (g.family === 'scalar' && isScalarParts(parts)) {
+      checkScalar(g, { parts, layout: cache.layout, share: held.share }, prompt, judge);
+    } else if (g.family === 'low-rank' && !isScalarParts(parts) && tokens > 0) {
+      const { slidingWindow } = layerShape(g.model, layer);
+      checkShard(g, { parts, tap, queries, slidingWindow }, prompt, judge);
     }
     await checkReads(cache, [held], { query, seed }, bench);
   } finally {
@@ -77,11 +59,4 @@ function tokenOf(tensor: ReturnType<typeof emptyTensor>, token: number): Float64
   const row = new Float64Array(tensor.heads * tensor.channels);
   for (let head = 0; head < tensor.heads; head++) row.set(vectorAt(tensor, head, token), head * tensor.channels);
   return row;
-}
-
-function checkFinite({ middle }: ShardParts, judge: Judge): void {
-  for (const name of ['coefficientScales', 'basisScales', 'mean', 'weights', 'codebook', 'channelMax'] as const) {
-    const at = middle[name].findIndex((x) => !Number.isFinite(x));
-    judge.check(`prefill: ${name}[${at}] is not finite`, at < 0 ? 0 : Number.POSITIVE_INFINITY, 0);
-  }
 }

@@ -6,7 +6,7 @@ import type { Scheme } from '../../dsl/scheme.js';
 import type { Device } from '../device.js';
 import { LoadedKernels } from '../kernels.js';
 import { appendCase } from './appendCase.js';
-import { type CaseDraw, drawCase, wideWidth } from './caseDraws.js';
+import { type CaseDraw, drawCase, fitsSlowly, wideWidth } from './caseDraws.js';
 import { attendCase, decompressCase } from './codeCases.js';
 import type { Bench } from './held.js';
 import { type Check, Judge } from './judge.js';
@@ -67,7 +67,7 @@ export async function verifyScheme(
   { cases, seed, seconds = Number.POSITIVE_INFINITY, onProgress, generated }: VerifyOptions,
 ): Promise<VerifyResult> {
   const texts = generated ?? (await generate(scheme, model, defaultTargets[device.target]));
-  const isWide = texts.geometry.width > wideWidth;
+  const isWide = fitsSlowly(texts.geometry);
   const tap = new Tap(device, { bindings: promptTaps, apart: isWide });
   const kernels = await LoadedKernels.load(tap, withRoom(texts));
   onProgress?.(`${texts.manifest.kernels.length} kernels compiled`);

@@ -27,7 +27,8 @@ describe('a scheme name', () => {
     expect(run.code).toBe(2);
     expect(errorOf(run)).toEqual({
       code: 'wrong-use',
-      message: 'scheme: expected one of shard, shard-plus, or a path that ends in .ts, .js or .mjs, got "shart"',
+      message:
+        'scheme: expected one of shard, shard-plus, kivi2, kivi4, turboquant2, turboquant3, turboquant4, turboquant-k8v4, int8, int4, int2, int4-hadamard, int2-hadamard, nf4, fp8-e4m3, fp8-e5m2, or a path that ends in .ts, .js or .mjs, got "shart"',
       hint: 'For a scheme of your own, give the file that exports it.',
     });
   });

@@ -5,6 +5,7 @@ import {
   geometryOf,
   hadamard,
   type KvforgeError,
+  type LowRankScheme,
   lloydMax,
   modelFrom,
   pca,
@@ -16,7 +17,7 @@ import {
 } from '../../dsl/index.js';
 
 const smol = presetModel('smollm2-135m');
-const withKeys = (keys: Scheme['keys']) => defineScheme({ ...shard, keys });
+const withKeys = (keys: LowRankScheme['keys']) => defineScheme({ ...shard, keys });
 
 describe('geometryOf', () => {
   it('takes 3/16 of the width, in sixteens, as the automatic rank', () => {
@@ -131,8 +132,7 @@ describe('the levels of the stream', () => {
     }
     return 'accepted';
   };
-  const expected =
-    'invalid-scheme: stream.levels: expected 4 finite numbers, ascending, for a head dimension of 64, got';
+  const expected = 'invalid-scheme: stream.levels: expected 4 finite numbers, ascending, for 64 channels, got';
 
   it('are one finite number a code, ascending', () => {
     expect(refusal(() => [-1, 0, 1, 2])).toBe('accepted');

@@ -1,4 +1,21 @@
-import { channelMax, defineScheme, hadamard, lloydMax, pca, shard, unrope, vq } from '../../dsl/index.js';
+import {
+  asymmetric,
+  channelMax,
+  defineScheme,
+  float8,
+  hadamard,
+  int4,
+  lloydMax,
+  pca,
+  perChannel,
+  perHead,
+  perToken,
+  shard,
+  symmetric,
+  table,
+  unrope,
+  vq,
+} from '../../dsl/index.js';
 
 // Checked by `npm run typecheck`, never run: each line must be an error in the editor.
 export function refusedByTheTypeChecker(): void {
@@ -20,4 +37,33 @@ export function refusedByTheTypeChecker(): void {
   defineScheme({ ...shard, values: [hadamard(), channelMax()] });
   // @ts-expect-error a missing field
   defineScheme({ name: 'x', keys: shard.keys, values: shard.values, sinks: 4, window: 64 });
+
+  // @ts-expect-error a width that no field has
+  symmetric({ bits: 5 });
+  // @ts-expect-error a width that no field has
+  asymmetric({ bits: 1 });
+  // @ts-expect-error a format that OCP does not define
+  float8({ format: 'e3m4' });
+  // @ts-expect-error levels that are no numbers
+  table({ name: 'words', levels: ['a', 'b', 'c', 'd'] });
+  // @ts-expect-error channels that do not fill a word of every width
+  perToken(symmetric({ bits: 4 }), { channels: 8 });
+  // @ts-expect-error a block of tokens that no schedule has
+  perChannel(symmetric({ bits: 4 }), { tokens: 48 });
+  // @ts-expect-error a block given to what takes none
+  perHead(symmetric({ bits: 4 }), { tokens: 32 });
+  // @ts-expect-error a codec where a quantizer is due
+  defineScheme({ ...int4, keys: [symmetric({ bits: 4 })] });
+  // @ts-expect-error a quantizer of a quantizer
+  perToken(perToken(symmetric({ bits: 4 })));
+  // @ts-expect-error a transform after the quantizer
+  defineScheme({ ...int4, values: [perToken(symmetric({ bits: 4 })), hadamard()] });
+  // @ts-expect-error two steps before the quantizer
+  defineScheme({ ...int4, keys: [unrope(), hadamard(), perToken(symmetric({ bits: 4 }))] });
+  // @ts-expect-error values know no rotary embedding
+  defineScheme({ ...int4, values: [unrope(), perToken(symmetric({ bits: 4 }))] });
+  // @ts-expect-error keys of one family with values of the other
+  defineScheme({ ...shard, keys: [perToken(symmetric({ bits: 4 }))] });
+  // @ts-expect-error a quantizer where the stream takes a codec
+  defineScheme({ ...int4, stream: perToken(symmetric({ bits: 4 })) });
 }

@@ -6,7 +6,7 @@ import { pca } from '../../dsl/codecs/pca.js';
 import { unrope } from '../../dsl/codecs/unrope.js';
 import { vq } from '../../dsl/codecs/vq.js';
 import { type ModelShape, modelFrom } from '../../dsl/model.js';
-import { defineScheme, type Scheme } from '../../dsl/scheme.js';
+import { defineScheme, type LowRankScheme, type Scheme } from '../../dsl/scheme.js';
 import type { DecodedTokens } from '../../runtime/cache.js';
 import type { Device } from '../../runtime/device.js';
 import { normalFrom, seededRandom } from '../../runtime/reference/index.js';
@@ -29,7 +29,7 @@ export const model: ModelShape = modelFrom(
 );
 
 /** Codes that are found in a few rounds: how good they are is judged elsewhere. */
-export const scheme: Scheme = defineScheme({
+export const scheme: LowRankScheme = defineScheme({
   name: 'quick',
   keys: [unrope(), pca({ rank: 16, bits: 4, group: 16, iterations: 2 })],
   values: [hadamard(), channelMax(), vq({ channels: 4, entries: 16, iterations: 1 })],

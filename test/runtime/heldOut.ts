@@ -1,8 +1,9 @@
 import { KvCache } from '../../runtime/cache.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
-import { attentionError, decodeShard, lastQueries } from '../../runtime/reference/index.js';
+import { attentionError, decodeSequence, lastQueries } from '../../runtime/reference/index.js';
 import { unpackShare } from '../../runtime/reference/unpackShare.js';
 import type { LayerActivations } from '../../runtime/report/activations.js';
+import { codeValues } from '../../runtime/verify/codeValues.js';
 
 /**
  * The attention error of queries that prefill has not seen: the prompt ends before the last `judged` of the recorded
@@ -35,8 +36,8 @@ export async function heldOutError(
     for (let token = prompt; token < tokens; token++) {
       await cache.append(part(keyBits, g.kvHeads, token, token + 1), part(valueBits, g.kvHeads, token, token + 1));
     }
-    const levels = Float32Array.from(g.scheme.stream.levels(g.headDim));
-    const decoded = decodeShard(unpackShare(g, cache.layout, await cache.readShare(0), await cache.lengths(0), levels));
+    const [share, lengths] = [await cache.readShare(0), await cache.lengths(0)];
+    const decoded = decodeSequence(unpackShare(g, cache.layout, share, lengths, codeValues(g)));
     return attentionError({
       queries: lastQueries(queries, judged),
       exact,

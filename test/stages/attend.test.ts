@@ -209,6 +209,15 @@ describe.each(schedules)('attention by $name', ({ name, device: deviceName, opti
       );
     });
 
+    // More splits than a merge takes in a round, all but the first of them empty.
+    test('merges more splits than a block has threads', async () => {
+      const few = { ...pastTheTables.sequences[0]!, middle: 0, window: 1, slidingWindow: 0 };
+      const draw = { sequences: [{ ...few, splits: 300 }], queries: 1, seed: 2 };
+      const setting = attendSetting(g, draw);
+      const { output } = await attendOn(kernels, draw, setting);
+      expect(worstError(output, setting.expected, output.length).by).toBeLessThanOrEqual(bar);
+    });
+
     test('gives zeros for a sequence without tokens, beside one that has some', async () => {
       const nothing = {
         sinks: 0,

@@ -8,7 +8,7 @@ import { decodeShard, pairChannels, seededRandom } from '../../runtime/reference
 import { unpackShare } from '../../runtime/reference/unpackShare.js';
 import { buildTables } from '../../runtime/tables.js';
 import { halfBits, halfValues, type Kind, kinds, largestOf, lengths, numbers } from '../../runtime/verify/draws.js';
-import { streamValues } from '../../runtime/verify/streamValues.js';
+import { codeValues } from '../../runtime/verify/codeValues.js';
 import { asHalfBits, cases, deviceNames, geometry, load, openDevice, runKernel } from './harness.js';
 
 describe.each(deviceNames)('decompress on %s', (deviceName) => {
@@ -108,7 +108,7 @@ describe.each(deviceNames)('decompress on %s', (deviceName) => {
               values: { bytes },
             },
           );
-          const expected = decodeShard(unpackShare(g, layout, share, lengths, streamValues(g)));
+          const expected = decodeShard(unpackShare(g, layout, share, lengths, codeValues(g)));
           for (const name of ['keys', 'values'] as const) {
             const actual = halfValues(asHalfBits(outputs[name]!));
             const exact = expected[name].data;

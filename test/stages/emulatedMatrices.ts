@@ -30,14 +30,15 @@ export function withEmulatedMatrices(source: string): string {
     .replace(new RegExp(loadOf, 'g'), `load_$2_$1(${named('loaded_matrix')}, `)
     .replace(/\w+ = subgroupMatrixMultiplyAccumulate\(/g, 'multiply_matrices(')
     .replace(/subgroupMatrixStore<row_major>\(&region, /g, 'store_region(')
-    .replace(/subgroupAdd\(means\)/g, 'shared_sum(means)')
-    .replace(/subgroupAdd\(([^)]*)\)/g, 'shared_sum(vec4f($1)).x')
     .replace(/subgroupMax\(value\)/g, 'shared_max(vec4f(value, value)).xy')
-    .replace(/subgroupMax\(([^)]*)\)/g, 'shared_max(vec4f($1)).x')
+    .replace(/subgroupMax\((top_\d+)\)/g, 'shared_max($1)')
     .replace(/subgroupShuffleXor\((\w+), (\du)\)/g, 'shared_of($1, (emulated_thread % 32u) ^ $2)')
-    .replace(/subgroupShuffle\(/g, 'shared_of(')
     .replace(/bitcast<u32>\(bitcast<vec2<f16>>\((\w+\.\w)\) \+ zero\)/g, 'pack2x16float(unpack2x16float($1) + zero)')
-    .replace(/vec2<f16>\(f16\((.*)\) - 1024\.0h\)/g, 'vec2f($1 - 1024.0)');
+    .replace(/vec2<f16>\(f16\((.*)\) - 1024\.0h\)/g, 'vec2f($1 - 1024.0)')
+    .replace(
+      /bitcast<u32>\(bitcast<vec2<f16>>\(halves\) - vec2<f16>\(1152\.0h\)\)/g,
+      'pack2x16float(unpack2x16float(halves) - vec2f(1152.0))',
+    );
   const slots = [...names].map((name, slot) => `const ${name} = ${slot}u;`).join('\n');
   const [head, body] = splitAtEntry(replaced);
   return `${head}${slots}\nconst MATRICES = ${names.size}u;\n${emulation}${body}`;
@@ -99,12 +100,6 @@ fn share_all(value: vec4f) {
   workgroupBarrier();
   emulated[emulated_thread] = value;
   workgroupBarrier();
-}
-fn shared_sum(value: vec4f) -> vec4f {
-  share_all(value);
-  var sum = vec4f(0.0);
-  for (var i = 0u; i < 32u; i++) { sum += emulated[emulated_thread / 32u * 32u + i]; }
-  return sum;
 }
 fn shared_max(value: vec4f) -> vec4f {
   share_all(value);

@@ -7,9 +7,9 @@ import { lloydMax } from '../../dsl/codecs/lloydMax.js';
 import { pca, type Rank } from '../../dsl/codecs/pca.js';
 import { unrope } from '../../dsl/codecs/unrope.js';
 import { vq } from '../../dsl/codecs/vq.js';
-import { type Geometry, geometryOf } from '../../dsl/geometry.js';
+import { geometryOf, type LowRankGeometry } from '../../dsl/geometry.js';
 import { type ModelShape, modelFrom } from '../../dsl/model.js';
-import { defineScheme, isAllocated, type Scheme } from '../../dsl/scheme.js';
+import { defineScheme, isAllocated, type LowRankScheme } from '../../dsl/scheme.js';
 import type { Target } from '../../dsl/stage.js';
 import type { Device } from '../../runtime/device.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
@@ -23,7 +23,7 @@ import { WebGpuDevice } from '../../runtime/webgpu/webgpu.js';
 export interface Case {
   readonly name: string;
   readonly model: ModelShape;
-  readonly scheme: Scheme;
+  readonly scheme: LowRankScheme;
 }
 
 interface CaseParts {
@@ -236,14 +236,14 @@ export async function load(
   return LoadedKernels.load(device, await kernels, entries);
 }
 
-export function geometry({ scheme, model }: Case): Geometry {
+export function geometry({ scheme, model }: Case): LowRankGeometry {
   return geometryOf(scheme, model);
 }
 
 export { asFloats, asHalfBits, asWords, type Contents, runKernel } from '../../runtime/verify/run.js';
 
 /** Record, layout and tables of one sequence that has just been given a prompt, alone in its cache buffer. */
-export function promptSetting(g: Geometry, tokens: number, streamCapacity = 0) {
+export function promptSetting(g: LowRankGeometry, tokens: number, streamCapacity = 0) {
   const layout = layoutSequence(g, { tokens, generated: streamCapacity });
   const { sinks, middle, window } = splitPrompt(g, tokens);
   const record = writeRecord(layout, 0, {

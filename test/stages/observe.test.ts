@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { recordIndex } from '../../codegen/plan/layout.js';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import { observedQueries } from '../../dsl/stages/observe.js';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
@@ -50,7 +50,7 @@ interface PromptDraw {
   readonly seed: number;
 }
 
-function promptDraws(g: Geometry): fc.Arbitrary<PromptDraw> {
+function promptDraws(g: LowRankGeometry): fc.Arbitrary<PromptDraw> {
   const exact = g.scheme.sinks + g.scheme.window;
   // Large heads are slow on a CPU, and tell no more about long prompts than small ones.
   const most = g.heads * g.headDim > 1000 ? 40 : 90;

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { SequenceLayout } from '../../codegen/plan/layout.js';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../dsl/geometry.js';
 import type { Device } from '../../runtime/device.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
 import { normalFrom, readField, seededRandom } from '../../runtime/reference/index.js';
@@ -52,7 +52,7 @@ interface Widths {
 }
 
 /** The scheme's widths, or a table that an allocation could have written, the budget kept. */
-function drawWidths(g: Geometry, seed: number): Widths {
+function drawWidths(g: LowRankGeometry, seed: number): Widths {
   if (g.allocatedGroups === 0) {
     const groups = g.keyGroups.map(({ firstWord, words, ...group }) => ({
       ...group,

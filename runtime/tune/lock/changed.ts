@@ -2,7 +2,7 @@ import { diskAssets } from '../../../codegen/assetsDisk.js';
 import type { ModelShape } from '../../../dsl/model.js';
 import type { Scheme } from '../../../dsl/scheme.js';
 import type { Target } from '../../../dsl/stage.js';
-import { stages } from '../../../dsl/stages/index.js';
+import { stagesOf } from '../../../dsl/stages/index.js';
 import { sourceHash, stageContext } from '../candidates.js';
 import type { LockEntry } from './format.js';
 
@@ -12,6 +12,7 @@ export async function changedEntries(
   { scheme, model, target }: { readonly scheme: Scheme; readonly model: ModelShape; readonly target: Target },
 ): Promise<readonly LockEntry[]> {
   const context = await stageContext(diskAssets, scheme, model, target);
+  const stages = stagesOf[context.geometry.family];
   const changed: LockEntry[] = [];
   for (const entry of entries) {
     const stage = stages.find(({ name }) => name === entry.stage)!;

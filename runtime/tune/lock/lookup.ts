@@ -2,7 +2,7 @@ import type { TunableChoice } from '../../../codegen/generate.js';
 import { KvforgeError } from '../../../dsl/errors.js';
 import type { Geometry } from '../../../dsl/geometry.js';
 import { exclusionOf, type Target } from '../../../dsl/stage.js';
-import { stages } from '../../../dsl/stages/index.js';
+import { stagesOf } from '../../../dsl/stages/index.js';
 import { namesSoftware } from '../../webgpu/adapter.js';
 import { nearestShape, type TunedSplits } from '../nearest.js';
 import { parseShape, type ShapeClass } from '../shapeClass.js';
@@ -59,7 +59,7 @@ export function lookUp(entries: readonly LockEntry[], wanted: Wanted): Locked | 
     .sort(byVersion)
     .at(-1);
   const own = ofDevice.filter((each) => each.driver === driver);
-  const chosen = stages.flatMap(({ name: stage }) => {
+  const chosen = stagesOf[geometry.family].flatMap(({ name: stage }) => {
     const classes = own.filter((each) => each.stage === stage).map((entry) => ({ entry, ...parseShape(entry.shape) }));
     const nearest = nearestShape(classes, shape);
     return nearest ? [nearest.entry] : [];
@@ -97,7 +97,7 @@ function sameKernels(a: LockEntry, b: LockEntry): boolean {
 }
 
 function checkTunables(entry: LockEntry, geometry: Geometry, target: Target): void {
-  const stage = stages.find(({ name }) => name === entry.stage)!;
+  const stage = stagesOf[geometry.family].find(({ name }) => name === entry.stage)!;
   const space = stage.tunables(target);
   const names = Object.keys(space);
   const refuse = (expected: string, received: string): never => {

@@ -2,6 +2,7 @@ import type { LoadedKernels } from '../../../runtime/kernels.js';
 import { allocationError, bestWidths } from '../../../runtime/reference/index.js';
 import type { Judge } from '../../../runtime/verify/judge.js';
 import { asWords, runKernel } from '../../../runtime/verify/run.js';
+import { lowRankOf } from '../../lowRank.js';
 import { middleSetting, writtenParts } from './setting.js';
 
 /** Variances of the components, descending: of every steepness, of small keys, and of keys that are all the same. */
@@ -16,7 +17,7 @@ const spectra: readonly ((r: number) => number)[] = [
 ];
 
 export async function driveAllocate(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   const units = g.keyRowWords * 2;
   for (const [index, spectrum] of spectra.entries()) {
     const { record, layout, cache } = middleSetting(g, 1);

@@ -5,6 +5,7 @@ import { normalFrom, seededRandom, topEigenvectors } from '../../../runtime/refe
 import { halfValues, largestOf, numbers, worstDifference } from '../../../runtime/verify/draws.js';
 import { halfRounding, type Judge, Worst } from '../../../runtime/verify/judge.js';
 import { asFloats, asHalfBits, asWords, runKernel } from '../../../runtime/verify/run.js';
+import { lowRankOf } from '../../lowRank.js';
 import { middleSetting, writtenParts } from './setting.js';
 
 /** left^T * right over matrices of `rows` rows. */
@@ -47,7 +48,7 @@ function checkClose(what: string, actual: Float32Array, expected: Float64Array, 
 }
 
 export async function driveStart(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { width, rank, scheme } = kernels.geometry;
+  const { width, rank, scheme } = lowRankOf(kernels.geometry);
   const outputs = await runKernel(kernels, 'basis_start', {}, { basis: { bytes: width * rank * 4 } });
   const expected = Float64Array.from(
     { length: width * rank },
@@ -57,7 +58,7 @@ export async function driveStart(kernels: LoadedKernels, judge: Judge): Promise<
 }
 
 export async function driveMultiply(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { width, rank } = kernels.geometry;
+  const { width, rank } = lowRankOf(kernels.geometry);
   const [gram, basis] = [normals(1, width, width), normals(2, width, rank)];
   const symmetric = Float32Array.from(crossProduct(gram, gram, width));
   const contents = { gram: symmetric, basis, product: { bytes: basis.byteLength } };
@@ -66,7 +67,7 @@ export async function driveMultiply(kernels: LoadedKernels, judge: Judge): Promi
 }
 
 export async function driveRitz(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { width, rank } = kernels.geometry;
+  const { width, rank } = lowRankOf(kernels.geometry);
   const [basis, multiplied] = [normals(3, width, rank), normals(4, width, rank)];
   const contents = { basis, product: multiplied, small: { bytes: rank * rank * 4 } };
   const small = asFloats((await runKernel(kernels, 'basis_ritz', {}, contents)).small!);
@@ -102,7 +103,7 @@ async function orthonormal(kernels: LoadedKernels, basis: Float32Array): Promise
   if (kernels.has('basis_orthonormalize')) {
     return asFloats((await runKernel(kernels, 'basis_orthonormalize', {}, { basis })).basis!);
   }
-  const { rank } = kernels.geometry;
+  const { rank } = lowRankOf(kernels.geometry);
   let columns = basis;
   for (let pass = 0; pass < 2; pass++) {
     const inner = { bytes: rank * rank * 8 };
@@ -114,7 +115,7 @@ async function orthonormal(kernels: LoadedKernels, basis: Float32Array): Promise
 }
 
 export async function driveOrthonormalize(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { width, rank } = kernels.geometry;
+  const { width, rank } = lowRankOf(kernels.geometry);
   for (const [index, basis] of damagedBases(width, rank).entries()) {
     const columns = await orthonormal(kernels, basis);
     judge.check(`basis ${index}, inner products`, skew(columns, width), 1e-5);
@@ -140,18 +141,18 @@ async function eigenvectors(
   kernels: LoadedKernels,
   small: Float32Array,
 ): Promise<Readonly<Record<string, Uint8Array>>> {
-  const { rank } = kernels.geometry;
+  const { rank } = lowRankOf(kernels.geometry);
   const vectors = { bytes: small.byteLength };
   const scratch = { values: { bytes: rank * 4 }, order: { bytes: (rank + 1) * 4 } };
   if (!kernels.has('basis_turn')) return runKernel(kernels, 'basis_jacobi', {}, { small, vectors, ...scratch });
-  const rotations = { bytes: rotationFloats(kernels.geometry) * 4 };
+  const rotations = { bytes: rotationFloats(lowRankOf(kernels.geometry)) * 4 };
   const outputs = await runKernel(kernels, 'basis_jacobi', {}, { small, rotations, ...scratch });
   const turned = { rotations: outputs.rotations!, order: outputs.order!, vectors };
   return { ...outputs, ...(await runKernel(kernels, 'basis_turn', {}, turned)) };
 }
 
 export async function driveJacobi(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { rank } = kernels.geometry;
+  const { rank } = lowRankOf(kernels.geometry);
   for (const rows of [0, 3, 2 * rank]) {
     const data = normals(6, rows, rank).map((x, at) => x * 0.9 ** (at % rank));
     const small = rows === 0 ? new Float32Array(rank * rank) : Float32Array.from(crossProduct(data, data, rows));
@@ -172,7 +173,7 @@ export async function driveJacobi(kernels: LoadedKernels, judge: Judge): Promise
 }
 
 export async function driveStore(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   const { width, rank } = g;
   for (const factor of [1, 1e8, 0]) {
     const { layout, record, cache } = middleSetting(g, 0);

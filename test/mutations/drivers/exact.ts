@@ -2,11 +2,12 @@ import type { LoadedKernels } from '../../../runtime/kernels.js';
 import { halfBits, numbers, strayWrites, untouched } from '../../../runtime/verify/draws.js';
 import type { Judge } from '../../../runtime/verify/judge.js';
 import { runKernel } from '../../../runtime/verify/run.js';
+import { lowRankOf } from '../../lowRank.js';
 import { promptSetting } from '../../stages/harness.js';
 
 /** Sinks and window of prompts that fill both, and of one that fills neither. */
 export async function driveCopy(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   for (const tokens of [1, g.scheme.sinks + g.scheme.window + 20]) {
     const { layout, record, sinks, window } = promptSetting(g, tokens);
     const input = {

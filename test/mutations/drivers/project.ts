@@ -1,10 +1,11 @@
 import type { SequenceLayout } from '../../../codegen/plan/layout.js';
-import type { Geometry } from '../../../dsl/geometry.js';
+import type { LowRankGeometry } from '../../../dsl/geometry.js';
 import type { LoadedKernels } from '../../../runtime/kernels.js';
 import { readField } from '../../../runtime/reference/index.js';
 import { halfBits, halfValues, largestOf, numbers, worstDifference } from '../../../runtime/verify/draws.js';
 import { clampToHalf, halfRounding, type Judge, Worst } from '../../../runtime/verify/judge.js';
 import { asFloats, asHalfBits, runKernel } from '../../../runtime/verify/run.js';
+import { lowRankOf } from '../../lowRank.js';
 import { middleSetting, writtenParts } from './setting.js';
 
 /** Tokens of a tile. */
@@ -17,7 +18,7 @@ interface Group {
 }
 
 /** Groups of 16 components: of the scheme, or a table such as an allocation writes, with bits to spare. */
-function groupsOf(g: Geometry, allocated: readonly number[]): readonly Group[] {
+function groupsOf(g: LowRankGeometry, allocated: readonly number[]): readonly Group[] {
   if (g.allocatedGroups === 0) return g.keyGroups.map(({ bits, firstWord }) => ({ bits, firstBit: firstWord * 32 }));
   return allocated.map((bits, group) => ({
     bits,
@@ -31,7 +32,7 @@ const tables = [
   [2, 0, 6],
 ] as const;
 
-function storeWidths(g: Geometry, layout: SequenceLayout, groups: readonly Group[], cache: Uint8Array): void {
+function storeWidths(g: LowRankGeometry, layout: SequenceLayout, groups: readonly Group[], cache: Uint8Array): void {
   if (g.allocatedGroups === 0) return;
   const words = Uint32Array.from(groups, ({ bits, firstBit }) => firstBit * 16 + bits);
   cache.set(new Uint8Array(words.buffer), layout.parts.find(({ name }) => name === 'keyWidths')!.offset);
@@ -39,7 +40,7 @@ function storeWidths(g: Geometry, layout: SequenceLayout, groups: readonly Group
 
 /** Coefficients of tiles with a tail, and of one that is hardly begun. */
 export async function driveProject(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   const allocated = g.allocatedGroups > 0;
   const TILE = tileOf(kernels);
   for (const middle of [85, 1]) {
@@ -91,7 +92,7 @@ export async function driveProject(kernels: LoadedKernels, judge: Judge): Promis
 
 /** Several tiles; no token; and coefficients whose scale f16 does not hold. */
 export async function driveScale(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   const allocated = g.allocatedGroups > 0;
   const TILE = tileOf(kernels);
   for (const [middle, table, factor] of [
@@ -140,7 +141,7 @@ export async function driveScale(kernels: LoadedKernels, judge: Judge): Promise<
 
 /** Scales that hold their coefficients, and some that are too small and clamp; two blocks of words. */
 export async function drivePack(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   const allocated = g.allocatedGroups > 0;
   for (const [middle, table] of [
     [41, tables[0]],

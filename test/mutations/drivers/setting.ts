@@ -2,11 +2,12 @@ import type { PartName, SequenceLayout } from '../../../codegen/plan/layout.js';
 import type { Geometry } from '../../../dsl/geometry.js';
 import { strayWrites, untouched } from '../../../runtime/verify/draws.js';
 import type { Judge } from '../../../runtime/verify/judge.js';
+import { lowRankOf } from '../../lowRank.js';
 import { partBytes, promptSetting } from '../../stages/harness.js';
 
 /** Record and layout of a prompt with `middle` compressed tokens, and a cache that holds nothing yet. */
 export function middleSetting(g: Geometry, middle: number) {
-  const setting = promptSetting(g, g.scheme.sinks + middle + g.scheme.window);
+  const setting = promptSetting(lowRankOf(g), g.scheme.sinks + middle + g.scheme.window);
   return { ...setting, cache: new Uint8Array(setting.layout.bytes).fill(untouched) };
 }
 

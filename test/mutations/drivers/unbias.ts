@@ -3,6 +3,7 @@ import { unbiasedGain } from '../../../runtime/reference/index.js';
 import { halfBits, halfValues, largestOf, numbers, worstDifference } from '../../../runtime/verify/draws.js';
 import { clampToHalf, halfRounding, type Judge, Worst } from '../../../runtime/verify/judge.js';
 import { asFloats, asHalfBits, runKernel } from '../../../runtime/verify/run.js';
+import { lowRankOf } from '../../lowRank.js';
 import { middleSetting, writtenParts } from './setting.js';
 
 const TILE = 32;
@@ -14,7 +15,7 @@ const scalesOf = (width: number, factor: number) =>
 
 /** Two tiles of tokens with a tail, and one token. */
 export async function driveProducts(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   for (const middle of [45, 1]) {
     const { record, layout, cache } = middleSetting(g, middle);
     const rotated = Float32Array.from(numbers({ kind: 'normal', seed: 29 }, middle, g.width));
@@ -53,7 +54,7 @@ export async function driveProducts(kernels: LoadedKernels, judge: Judge): Promi
 
 /** Gains within and beyond their limits, products that say nothing, no token, and scales that f16 hardly holds. */
 export async function driveGains(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   for (const [middle, factor] of [
     [70, 1],
     [0, 1],

@@ -3,13 +3,14 @@ import { unrotate } from '../../../runtime/reference/index.js';
 import { halfBits, halfValues, largestOf, numbers, worstDifference } from '../../../runtime/verify/draws.js';
 import type { Judge } from '../../../runtime/verify/judge.js';
 import { asFloats, runKernel } from '../../../runtime/verify/run.js';
+import { lowRankOf } from '../../lowRank.js';
 import { promptSetting } from '../../stages/harness.js';
 
 const TILE = 32;
 
 /** Two tiles of tokens with a tail, and one token. */
 export async function driveUnrope(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   for (const middle of [37, 1]) {
     const tokens = g.scheme.sinks + middle + g.scheme.window;
     const { record, tables } = promptSetting(g, tokens);

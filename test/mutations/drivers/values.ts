@@ -4,13 +4,14 @@ import { hadamard, type Matrix, nearestCentroid } from '../../../runtime/referen
 import { halfBits, halfValues, type Kind, largestOf, numbers, worstDifference } from '../../../runtime/verify/draws.js';
 import { type Judge, Worst } from '../../../runtime/verify/judge.js';
 import { asFloats, runKernel } from '../../../runtime/verify/run.js';
+import { lowRankOf } from '../../lowRank.js';
 import { middleSetting, writtenParts } from './setting.js';
 
 const POINTS_PER_BLOCK = 2048;
 const TILE = 32;
 
 export async function driveRotate(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   for (const middle of [37, 1]) {
     const { record } = middleSetting(g, middle);
     const tokens = g.scheme.sinks + middle + g.scheme.window;
@@ -49,7 +50,7 @@ export async function driveRotate(kernels: LoadedKernels, judge: Judge): Promise
 
 /** Rotated values with their channel scales, and the points they stand for in float64. */
 function pointSetting(kernels: LoadedKernels, middle: number, kind: Kind) {
-  const g = kernels.geometry;
+  const g = lowRankOf(kernels.geometry);
   const setting = middleSetting(g, middle);
   const rotated = Float32Array.from(numbers({ kind, seed: 10 }, middle, g.width));
   const largest = new Float64Array(g.width).fill(2 ** -23);
@@ -65,8 +66,8 @@ function pointSetting(kernels: LoadedKernels, middle: number, kind: Kind) {
 }
 
 const matrixOf = (kernels: LoadedKernels, data: ArrayLike<number>): Matrix => ({
-  rows: kernels.geometry.entries,
-  columns: kernels.geometry.channels,
+  rows: lowRankOf(kernels.geometry).entries,
+  columns: lowRankOf(kernels.geometry).channels,
   data: Float64Array.from(data),
 });
 
@@ -95,7 +96,7 @@ function seedReference({ rows, columns, data }: Matrix, entries: number, seed: n
 }
 
 async function seeded(kernels: LoadedKernels, setting: ReturnType<typeof pointSetting>): Promise<Float32Array> {
-  const { entries, channels } = kernels.geometry;
+  const { entries, channels } = lowRankOf(kernels.geometry);
   const distances = kernels.device.target === 'wgsl' ? { distances: { bytes: 4096 * 4 } } : {};
   const outputs = await runKernel(
     kernels,
@@ -107,7 +108,7 @@ async function seeded(kernels: LoadedKernels, setting: ReturnType<typeof pointSe
 }
 
 export async function driveSeed(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { entries, channels, scheme } = kernels.geometry;
+  const { entries, channels, scheme } = lowRankOf(kernels.geometry);
   // Five warps of sample points.
   const normal = pointSetting(kernels, 200, 'normal');
   const expected = seedReference(normal.points, entries, scheme.values[2].seed);
@@ -132,7 +133,7 @@ export async function driveSeed(kernels: LoadedKernels, judge: Judge): Promise<v
 }
 
 export async function driveAssign(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { entries, channels } = kernels.geometry;
+  const { entries, channels } = lowRankOf(kernels.geometry);
   for (const middle of [180, 7]) {
     const { points, shared } = pointSetting(kernels, middle, 'normal');
     const centroids = Float32Array.from(points.data.subarray(0, entries * channels), (x) => x + 0.01);
@@ -157,7 +158,7 @@ export async function driveAssign(kernels: LoadedKernels, judge: Judge): Promise
 }
 
 export async function driveUpdate(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { entries, channels } = kernels.geometry;
+  const { entries, channels } = lowRankOf(kernels.geometry);
   // More chunks than half a warp has lanes, the last one not full.
   const { record, middle, points } = pointSetting(kernels, 3600, 'normal');
   const blocks = Math.ceil(points.rows / POINTS_PER_BLOCK);
@@ -185,7 +186,7 @@ export async function driveUpdate(kernels: LoadedKernels, judge: Judge): Promise
 }
 
 export async function driveCodes(kernels: LoadedKernels, judge: Judge): Promise<void> {
-  const { entries, channels } = kernels.geometry;
+  const { entries, channels } = lowRankOf(kernels.geometry);
   // Words of four codes: a whole block of threads with a second that is not full.
   for (const middle of [50, 1]) {
     const { layout, points, shared, cache } = pointSetting(kernels, middle, 'normal');

@@ -49,13 +49,15 @@ export const attendSuspects: readonly Suspect[] = [
     drive,
     mutants: [
       withoutBefore('the rows are loaded, or the previous stage is complete'),
-      changed('the last split left out', '< vec4u(own.splits);', '< vec4u(own.splits - 1u);'),
+      withoutBefore('the ends are loaded'),
+      changed('the last split left out', 'head, thread < count)', 'head, thread + 1u < count)'),
       changed(
         'weights of exact tokens only',
-        'dot(hadamard_scales, hadamard_weights) + dot(exact_scales, exact_weights)',
-        'dot(exact_scales, exact_weights)',
+        'dot(hadamard_scales, vec4f(ends[i].y',
+        'dot(vec4f(0.0), vec4f(ends[i].y',
       ),
-      changed('outputs not written', 'if (i < GROUP_SIZE * HEAD_DIM) {', 'if (i > GROUP_SIZE * HEAD_DIM) {'),
+      changed('heads past the first of a block left out', 'head += own.splits', 'head += GROUP_SIZE'),
+      changed('outputs not written', 'let scale = select(0.0, 1.0', 'let scale = select(0.0, 0.0'),
     ],
   },
 ];

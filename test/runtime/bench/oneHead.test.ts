@@ -1,37 +1,65 @@
 import { describe, expect, test } from 'vitest';
 import { layoutSequence } from '../../../codegen/plan/layout.js';
 import { geometryOf } from '../../../dsl/geometry.js';
-import { presetModel } from '../../../dsl/model.js';
-import { shard } from '../../../dsl/schemes/shard.js';
-import { shardPlus } from '../../../dsl/schemes/shardPlus.js';
+import {
+  asymmetric,
+  defineScheme,
+  hadamard,
+  lloydMax,
+  perChannel,
+  perToken,
+  presetModel,
+  type Scheme,
+  shard,
+  shardPlus,
+  symmetric,
+  unrope,
+} from '../../../dsl/index.js';
 import { decodeHead } from '../../../runtime/bench/decodeHead.js';
 import { partsOfHead } from '../../../runtime/bench/oneHead.js';
-import { decodeShard, headRows } from '../../../runtime/reference/index.js';
-import type { ShardParts } from '../../../runtime/reference/shard.js';
+import { type CodedSequence, decodeSequence, headRows } from '../../../runtime/reference/index.js';
 import { unpackShare } from '../../../runtime/reference/unpackShare.js';
 import { syntheticShare } from '../../../runtime/tune/syntheticCache.js';
+import { codeValues } from '../../../runtime/verify/codeValues.js';
 import { largestOf, worstDifference } from '../../../runtime/verify/draws.js';
-import { streamValues } from '../../../runtime/verify/streamValues.js';
 
 const lengths = {
   ...{ sinkTokens: 4, middleTokens: 32, streamTokens: 7, windowTokens: 64, windowStart: 5, promptTokens: 100 },
 };
 
-function drawn(scheme: typeof shard | typeof shardPlus): ShardParts {
+/** Parts that stand for something, and the parts of one of their heads. */
+function drawn(scheme: Scheme): { readonly parts: CodedSequence; readonly ofHead: (head: number) => CodedSequence } {
   const g = geometryOf(scheme, presetModel('smollm2-135m'));
   const layout = layoutSequence(g, { tokens: 100, generated: 8 });
-  const parts = unpackShare(g, layout, syntheticShare(g, layout, lengths, 7), lengths, streamValues(g));
+  const share = syntheticShare(g, layout, lengths, 7);
+  if (g.family === 'scalar') {
+    const parts = unpackShare(g, layout, share, lengths, codeValues(g));
+    return { parts, ofHead: (head) => partsOfHead(parts, head) };
+  }
+  const unpacked = unpackShare(g, layout, share, lengths, codeValues(g));
   // A group without bits adds nothing, whatever its codes and scales are.
-  return parts.middle.groupBits ? { ...parts, middle: { ...parts.middle, groupBits: [0, 4] } } : parts;
+  const parts = unpacked.middle.groupBits
+    ? { ...unpacked, middle: { ...unpacked.middle, groupBits: [0, 4] } }
+    : unpacked;
+  return { parts, ofHead: (head) => partsOfHead(parts, head) };
 }
 
-describe.each([shard, shardPlus])('one head of $name', (scheme) => {
-  const parts = drawn(scheme);
-  const whole = decodeShard(parts);
+const blocks = defineScheme({
+  name: 'blocks',
+  keys: [unrope(), perChannel(symmetric({ bits: 4 }), { tokens: 16 })],
+  values: [hadamard(), perToken(asymmetric({ bits: 3 }), { channels: 16 })],
+  sinks: 4,
+  window: 64,
+  stream: lloydMax({ bits: 8 }),
+});
+
+describe.each([shard, shardPlus, blocks])('one head of $name', (scheme: Scheme) => {
+  const { parts, ofHead } = drawn(scheme);
+  const whole = decodeSequence(parts);
 
   test('has parts that decode to what it is in the whole', () => {
     for (let head = 0; head < parts.kvHeads; head++) {
-      const one = decodeShard(partsOfHead(parts, head));
+      const one = decodeSequence(ofHead(head));
       expect(one.keys).toMatchObject({ heads: 1, tokens: 107, channels: 64 });
       expect(one.keys.data).toEqual(headRows(whole.keys, head).data);
       expect(one.values.data).toEqual(headRows(whole.values, head).data);

@@ -5,7 +5,7 @@ import { presetModel } from '../../../dsl/model.js';
 import { shard } from '../../../dsl/schemes/shard.js';
 import { shardPlus } from '../../../dsl/schemes/shardPlus.js';
 import type { Target } from '../../../dsl/stage.js';
-import { stages } from '../../../dsl/stages/index.js';
+import { stagesOf } from '../../../dsl/stages/index.js';
 import { planSpace, stageContext } from '../../../runtime/tune/candidates.js';
 import { tunedStages } from '../../../runtime/tune/tune.js';
 import { facts } from './scripted.js';
@@ -23,7 +23,8 @@ describe.each(targets)('for %j', (target) => {
   it.each([shard, shardPlus])('every stage of $name has candidates with predictions', async (scheme) => {
     const context = await stageContext(diskAssets, scheme, model, target);
     for (const name of tunedStages) {
-      const stage = stages.find((each) => each.name === name)!;
+      const stage = stagesOf['low-rank'].find((each) => each.name === name);
+      if (!stage) continue;
       const { candidates } = await planSpace(context, stage, shape, facts, true);
       // Grids name sizes that the plan has to know: one that it lacks throws.
       for (const { predicted } of candidates) expect(predicted).toBeGreaterThan(0);
@@ -40,7 +41,7 @@ describe.each(targets)('for %j', (target) => {
 
 it('has no predictions for a device whose multiprocessors are not known', async () => {
   const context = await stageContext(diskAssets, shard, model, targets[0]!);
-  const stage = stages.find(({ name }) => name === 'values')!;
+  const stage = stagesOf['low-rank'].find(({ name }) => name === 'values')!;
   const { multiprocessors: _, ...others } = facts;
   const { candidates } = await planSpace(context, stage, shape, others, true);
   expect(candidates.length).toBeGreaterThan(1);

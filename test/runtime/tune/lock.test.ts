@@ -10,7 +10,7 @@ import { geometryOf } from '../../../dsl/geometry.js';
 import { presetModel } from '../../../dsl/model.js';
 import { shard } from '../../../dsl/schemes/shard.js';
 import type { Target } from '../../../dsl/stage.js';
-import { stages } from '../../../dsl/stages/index.js';
+import { stagesOf } from '../../../dsl/stages/index.js';
 import { sourceHash, stageContext } from '../../../runtime/tune/candidates.js';
 import { addToLock, readLock } from '../../../runtime/tune/lock/file.js';
 import { entryName, type LockEntry, lockText, modelHash, targetName } from '../../../runtime/tune/lock/format.js';
@@ -257,7 +257,7 @@ describe('winners', () => {
   it('of texts that have changed since are named as such', async () => {
     const context = await stageContext(diskAssets, shard, model, target);
     const tunables = { tile: 16, tileTokens: 16 };
-    const source = await sourceHash(context, stages.find(({ name }) => name === 'gram')!, tunables);
+    const source = await sourceHash(context, stagesOf['low-rank'].find(({ name }) => name === 'gram')!, tunables);
     const kept = own({ modelHash: await modelHash(model), tunables, source });
     const old = { ...kept, stage: 'decompress', tunables: { tileTokens: 8 } };
     const path = join(folder(), 'kvforge.lock.json');

@@ -4,7 +4,8 @@ import type { KernelDescriptor } from '../../../codegen/manifest.js';
 import { geometryOf } from '../../../dsl/geometry.js';
 import { presetModel } from '../../../dsl/model.js';
 import { shard } from '../../../dsl/schemes/shard.js';
-import { fasterBeyond, oneOf, type Stage } from '../../../dsl/stage.js';
+import { fasterBeyond, oneOf } from '../../../dsl/stage.js';
+import type { GeometryStage } from '../../../dsl/stages/index.js';
 import { defaultSplits } from '../../../runtime/attendLaunches.js';
 import { promptLengths } from '../../../runtime/cache/lengths.js';
 import { nearestShape, tunedSplits } from '../../../runtime/tune/nearest.js';
@@ -97,7 +98,7 @@ describe('splits worth trying', () => {
 });
 
 describe('a search space', () => {
-  const stage: Stage = {
+  const stage: GeometryStage = {
     name: 'attend',
     summary: '',
     tunables: () => ({ warps: oneOf(4, 8), tile: oneOf(16, 32) }),
@@ -122,7 +123,7 @@ describe('a search space', () => {
   });
 
   it('leaves out what trades accuracy for time, with the reason, unless it is asked for', () => {
-    const trading: Stage = {
+    const trading: GeometryStage = {
       ...stage,
       tunables: () => ({ warps: oneOf(4, 8), halves: fasterBeyond(2, 1) }),
       constraints: [],
@@ -138,7 +139,7 @@ describe('a search space', () => {
   });
 
   it('has what kernels are without tuning, even where the most accurate values have no room', () => {
-    const tight: Stage = {
+    const tight: GeometryStage = {
       ...stage,
       tunables: () => ({ halves: fasterBeyond(4, 2, 1), warps: oneOf(4, 8) }),
       constraints: [(_g, { halves }) => (halves === 4 ? 'no room for 4 halves' : undefined)],
@@ -157,7 +158,7 @@ describe('a search space', () => {
   });
 
   it('without a configuration that can be has the reasons alone', () => {
-    const none: Stage = { ...stage, constraints: [() => 'no room'] };
+    const none: GeometryStage = { ...stage, constraints: [() => 'no room'] };
     const { candidates, pruned } = searchSpace(none, geometry, defaultTargets.cuda, { tradeAccuracy: false });
     expect(candidates).toEqual([]);
     expect(new Set(pruned.map(({ reason }) => reason))).toEqual(new Set(['no room']));

@@ -10,7 +10,7 @@ import { promptLengths } from '../../../runtime/cache/lengths.js';
 import { decodeShard } from '../../../runtime/reference/index.js';
 import { unpackShare } from '../../../runtime/reference/unpackShare.js';
 import { syntheticShare } from '../../../runtime/tune/syntheticCache.js';
-import { streamValues } from '../../../runtime/verify/streamValues.js';
+import { codeValues } from '../../../runtime/verify/codeValues.js';
 
 const rootMeanSquare = (data: Float64Array) => Math.sqrt(data.reduce((sum, x) => sum + x * x, 0) / data.length);
 
@@ -28,7 +28,7 @@ describe('a synthetic share', () => {
 
     it(`of ${scheme.name} stands for keys and values of ordinary size`, () => {
       const share = syntheticShare(g, layout, lengths, 1);
-      const parts = unpackShare(g, layout, share, lengths, streamValues(g));
+      const parts = unpackShare(g, layout, share, lengths, codeValues(g));
       const { keys, values } = decodeShard({ ...parts, rope: g.model.rope });
       for (const { data } of [keys, values]) {
         expect(data.every(Number.isFinite)).toBe(true);

@@ -7,7 +7,7 @@ import { stageKernels } from '../../../codegen/stageKernels.js';
 import { KvforgeError } from '../../../dsl/errors.js';
 import { presetModel } from '../../../dsl/model.js';
 import { shard } from '../../../dsl/schemes/shard.js';
-import { stages } from '../../../dsl/stages/index.js';
+import { stagesOf } from '../../../dsl/stages/index.js';
 import { sourceHash, stageContext } from '../../../runtime/tune/candidates.js';
 import type { Measurer, Outcome } from '../../../runtime/tune/child.js';
 import { readLock } from '../../../runtime/tune/lock/file.js';
@@ -20,7 +20,7 @@ import { facts, measured, temporaryFolder } from './scripted.js';
 
 const model = presetModel('smollm2-135m');
 const target = defaultTargets.cuda;
-const stageOf = (name: string) => stages.find((stage) => stage.name === name)!;
+const stageOf = (name: string) => stagesOf['low-rank'].find((stage) => stage.name === name)!;
 
 function scripted(outcomeOf: (variant: Variant) => Outcome): TuneTools {
   const measurer: Measurer = {

@@ -11,7 +11,7 @@ const HEADS = 32u;  // query heads
 const GROUP_SIZE = 4u;  // query heads that share a KV head
 const HADAMARD_BLOCK = 128u;  // channels of one Hadamard block
 const HADAMARD_SCALE = 0.0883883461;  // 1 / sqrt(HADAMARD_BLOCK)
-const THREADS = 256u;  // threads of a block
+const THREADS = 128u;  // threads of a block
 const WORK_ITEM_WORDS = 6u;  // words of a work item
 const PARTIAL_WORDS = 1040u;  // numbers of one partial result
 
@@ -28,11 +28,10 @@ fn butterfly(a: f32, b: f32) -> vec2f {
   return vec2f(a + b, a - b);
 }
 
-// One block merges one row, if its work item is the row's first; the blocks of the other splits have nothing to do.
-// A thread owns some (head, channel) pairs. Hadamard-space sums of all splits share one inverse transform.
+// The blocks of a row's splits share its heads: one block merges a head at a time, a thread for every channel. With more
+// splits than heads the blocks that are left have nothing to do.
 
 const PARTIAL_ROW = HEAD_DIM + 2u;  // output, then maximum and weight sum
-const OWN_PAIRS = (GROUP_SIZE * HEAD_DIM + THREADS - 1u) / THREADS;
 
 // The exponent of a token that is not seen: below every other, and finite, as WGSL has no infinity.
 const MASKED = -1e30;
@@ -82,6 +81,9 @@ fn transform_heads(thread: u32) {
   workgroupBarrier();  // the rows are scaled
 }
 
+// Of as many splits as there are threads: maximum and weight sum of Hadamard space, then of the exact tokens.
+var<workgroup> ends: array<vec4f, THREADS>;
+
 // The same number of four splits from `split` on; the last split's where there are fewer.
 fn of_splits(first_item: u32, split: u32, splits: u32, at: u32) -> vec4f {
   let last = splits - 1u;
@@ -93,62 +95,74 @@ fn of_splits(first_item: u32, split: u32, splits: u32, at: u32) -> vec4f {
   );
 }
 
-fn largest_of(v: vec4f) -> f32 {
-  return max(max(v.x, v.y), max(v.z, v.w));
+// Maximum and weight sum of both spaces of a split; of no weight past the last one.
+fn ends_of(item: u32, head: u32, seen: bool) -> vec4f {
+  if (!seen) {
+    return vec4f(MASKED, 0.0, MASKED, 0.0);
+  }
+  let at = item * PARTIAL_WORDS + head * PARTIAL_ROW + HEAD_DIM;
+  let exact = at + GROUP_SIZE * PARTIAL_ROW;
+  return vec4f(partials[at], partials[at + 1u], partials[exact], partials[exact + 1u]);
 }
 
-@compute @workgroup_size(256)
+// What four splits add to the sums of Hadamard space, of exact tokens and of weights; nothing past the last split.
+fn merged(i: u32, top: f32, hadamard: vec4f, exact: vec4f) -> vec3f {
+  let hadamard_maxima = vec4f(ends[i].x, ends[i + 1u].x, ends[i + 2u].x, ends[i + 3u].x);
+  let exact_maxima = vec4f(ends[i].z, ends[i + 1u].z, ends[i + 2u].z, ends[i + 3u].z);
+  let hadamard_scales = exp2(hadamard_maxima - top);
+  let exact_scales = exp2(exact_maxima - top);
+  return vec3f(
+    dot(hadamard_scales, hadamard),
+    dot(exact_scales, exact),
+    dot(hadamard_scales, vec4f(ends[i].y, ends[i + 1u].y, ends[i + 2u].y, ends[i + 3u].y))
+      + dot(exact_scales, vec4f(ends[i].w, ends[i + 1u].w, ends[i + 2u].w, ends[i + 3u].w)),
+  );
+}
+
+@compute @workgroup_size(128)
 fn attend_merge(
   @builtin(workgroup_id) block: vec3u,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  let item = block.x;
-  let own = work_item(item);
-  if (own.split != 0u) {
-    return;
-  }
-  var exact: array<f32, OWN_PAIRS>;
-  var weights: array<f32, OWN_PAIRS>;
-  for (var n = 0u; n < OWN_PAIRS; n++) {
-    let i = min(thread + n * THREADS, GROUP_SIZE * HEAD_DIM - 1u);
-    let channel = i % HEAD_DIM;
-    let hadamard_row = i / HEAD_DIM * PARTIAL_ROW;
-    let exact_row = hadamard_row + GROUP_SIZE * PARTIAL_ROW;
+  let own = work_item(block.x);
+  let first_item = block.x - own.split;
+  let channel = min(thread, HEAD_DIM - 1u);
+  for (var head = own.split; head < GROUP_SIZE; head += own.splits) {
     var maximum = MASKED;
     var sums = vec3f(0.0);  // of Hadamard space, of exact tokens, of weights
-    // Four splits at a time: all of their numbers are on their way before the first is waited for.
-    for (var split = 0u; split < own.splits; split += 4u) {
-      let seen = vec4u(split) + vec4u(0u, 1u, 2u, 3u) < vec4u(own.splits);
-      let hadamard_maxima = select(vec4f(MASKED), of_splits(item, split, own.splits, hadamard_row + HEAD_DIM), seen);
-      let exact_maxima = select(vec4f(MASKED), of_splits(item, split, own.splits, exact_row + HEAD_DIM), seen);
-      let hadamard_weights = of_splits(item, split, own.splits, hadamard_row + HEAD_DIM + 1u);
-      let exact_weights = of_splits(item, split, own.splits, exact_row + HEAD_DIM + 1u);
-      let hadamard_terms = of_splits(item, split, own.splits, hadamard_row + channel);
-      let exact_terms = of_splits(item, split, own.splits, exact_row + channel);
-      let top = max(maximum, max(largest_of(hadamard_maxima), largest_of(exact_maxima)));
-      let hadamard_scales = exp2(hadamard_maxima - top);
-      let exact_scales = exp2(exact_maxima - top);
-      sums = sums * exp2(maximum - top) + vec3f(
-        dot(hadamard_scales, hadamard_terms),
-        dot(exact_scales, exact_terms),
-        dot(hadamard_scales, hadamard_weights) + dot(exact_scales, exact_weights),
-      );
+    for (var round = 0u; round < own.splits; round += THREADS) {
+      let count = min(THREADS, own.splits - round);
+      workgroupBarrier();  // every thread has read the ends of the splits before
+      ends[thread] = ends_of(first_item + min(round + thread, own.splits - 1u), head, thread < count);
+      workgroupBarrier();  // the ends are loaded
+      var top = maximum;
+      for (var i = 0u; i < count; i++) {
+        top = max(top, max(ends[i].x, ends[i].z));
+      }
+      sums *= exp2(maximum - top);
       maximum = top;
+      let at = head * PARTIAL_ROW + channel;
+      // Eight splits at a time: all of their numbers are on their way before the first is waited for.
+      for (var i = 0u; i < count; i += 8u) {
+        let hadamard_low = of_splits(first_item, round + i, own.splits, at);
+        let hadamard_high = of_splits(first_item, round + i + 4u, own.splits, at);
+        let exact_low = of_splits(first_item, round + i, own.splits, at + GROUP_SIZE * PARTIAL_ROW);
+        let exact_high = of_splits(first_item, round + i + 4u, own.splits, at + GROUP_SIZE * PARTIAL_ROW);
+        sums += merged(i, top, hadamard_low, exact_low);
+        sums += merged(i + 4u, top, hadamard_high, exact_high);
+      }
     }
-    exact[n] = sums.y;
-    weights[n] = sums.z;
-    if (thread + n * THREADS < GROUP_SIZE * HEAD_DIM) {
-      head_rows[channel * GROUP_SIZE + i / HEAD_DIM] = sums.x;
+    // The other heads' rows are whatever they were.
+    if (thread < HEAD_DIM) {
+      head_rows[channel * GROUP_SIZE + head] = sums.x;
     }
-  }
-  transform_heads(thread);
-  for (var n = 0u; n < OWN_PAIRS; n++) {
-    let i = thread + n * THREADS;
-    if (i < GROUP_SIZE * HEAD_DIM) {
-      let sum = head_rows[i % HEAD_DIM * GROUP_SIZE + i / HEAD_DIM] + exact[n];
-      // A row without tokens has no weight: it stays zero.
-      let scale = select(0.0, 1.0 / max(weights[n], 1e-30), weights[n] > 0.0);
-      output[(own.row * HEADS + own.kv_head * GROUP_SIZE) * HEAD_DIM + i] = sum * scale;
+    transform_heads(thread);
+    // A row without tokens has no weight: it stays zero.
+    let scale = select(0.0, 1.0 / max(sums.z, 1e-30), sums.z > 0.0);
+    if (thread < HEAD_DIM) {
+      let sum = head_rows[channel * GROUP_SIZE + head] + sums.y;
+      output[(own.row * HEADS + own.kv_head * GROUP_SIZE + head) * HEAD_DIM + channel] = sum * scale;
     }
+    workgroupBarrier();  // every thread has read the row
   }
 }

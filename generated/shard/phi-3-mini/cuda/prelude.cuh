@@ -63,6 +63,20 @@ __device__ __forceinline__ float2 unpack_half2(u32 pair) {
   return make_float2(half_to_float((u16)(pair & 0xffffu)), half_to_float((u16)(pair >> 16)));
 }
 
+// Two halves by two halves, rounded once; subnormals count.
+__device__ __forceinline__ u32 multiply_half2(u32 first, u32 second) {
+  u32 product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(first), "r"(second));
+  return product;
+}
+
+// first * second + third, rounded once.
+__device__ __forceinline__ u32 fma_half2(u32 first, u32 second, u32 third) {
+  u32 sum;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(first), "r"(second), "r"(third));
+  return sum;
+}
+
 // The signed bytes of a word as halves, exactly: bytes 0 and 1, then 2 and 3. A byte plus 128 as the last bits of the
 // half 1024 makes 1152 plus the byte.
 __device__ __forceinline__ void unpack_signed_bytes(u32 (&pairs)[2], u32 bytes) {
@@ -139,6 +153,17 @@ __device__ __forceinline__ float2 load_fresh(const float* global) {
                : "l"(__cvta_generic_to_global(global))
                : "memory");
   return two;
+}
+
+__device__ __forceinline__ float load_fresh_one(const float* global) {
+  float one;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(one) : "l"(__cvta_generic_to_global(global)) : "memory");
+  return one;
+}
+
+// Asks the L2 for the line of an address that is read later.
+__device__ __forceinline__ void prefetch_line(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(global)));
 }
 
 // A tile matrix of a product: 8 columns by 8 halves of k lie together in 128 bytes, a column in 16. `k_stride` and

@@ -1,0 +1,109 @@
+import { readFile } from 'node:fs/promises';
+import { generate } from '../codegen/generate.js';
+import { halfPrecisionBytes } from '../codegen/plan/layout.js';
+import { KvforgeError } from '../dsl/errors.js';
+import { KvCache } from '../runtime/cache.js';
+import type { Device } from '../runtime/device.js';
+import { LoadedKernels } from '../runtime/kernels.js';
+import { layerTensors, promptLayers } from '../runtime/promptLayers.js';
+import { packSafetensors, parseSafetensors, type Tensor } from '../runtime/safetensors.js';
+import { targetFor } from '../runtime/targetFor.js';
+import { deviceNames, openDevice } from './devices.js';
+import { inFile } from './inFile.js';
+import type { Context, Outcome } from './output.js';
+import { requirePlace, writeWhole } from './outputFolder.js';
+import { resolveModel, resolveScheme } from './resolve.js';
+import { duration, grouped } from './table.js';
+import { oneOfNames } from './values.js';
+
+export interface ReconstructOptions {
+  readonly model: string;
+  readonly device: string;
+  readonly input: string;
+  readonly output: string;
+}
+
+interface ReconstructedLayer {
+  readonly layer: number;
+  readonly tokens: number;
+  /** Allocated for the compressed layer. */
+  readonly bytes: number;
+  readonly fp16Bytes: number;
+  readonly ms: number;
+}
+
+/** Compresses the layers of a file and writes what the kernels of a device read back. */
+export async function reconstruct(
+  context: Context,
+  schemeName: string,
+  { model: modelName, device: deviceName, input, output }: ReconstructOptions,
+  open: typeof openDevice = openDevice,
+): Promise<Outcome> {
+  const named = oneOfNames('--device', deviceName, deviceNames);
+  await requirePlace(output, '--output');
+  const model = await resolveModel(modelName);
+  const scheme = await resolveScheme(schemeName, model);
+  const bytes = await readFile(input).catch((cause: NodeJS.ErrnoException) => {
+    const parts = {
+      at: `--input ${input}`,
+      expected: 'a file that can be read',
+      received: cause.code ?? cause.message,
+    };
+    const hint = 'Give a safetensors file of less than 2 GiB; layers may be spread over several.';
+    throw new KvforgeError('wrong-use', { ...parts, hint }, { cause });
+  });
+  const layers = inFile(input, () => promptLayers(parseSafetensors(bytes), model));
+
+  const tensors = new Map<string, Tensor>();
+  const done: ReconstructedLayer[] = [];
+  const device = await open(named, { checks: 'none' }, context);
+  const started = performance.now();
+  try {
+    const kernels = await loadCoders(device, await generate(scheme, model, targetFor(device)));
+    context.progress(`reconstructing ${layers.length} layers by ${scheme.name}: ${device.description}`);
+    for (const { layer, tokens, prompt } of layers) {
+      const from = performance.now();
+      const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0, layer });
+      try {
+        await cache.prefill(0, prompt());
+        const decoded = await cache.decompress(0);
+        for (const [name, tensor] of layerTensors(layer, decoded, model)) tensors.set(name, tensor);
+        const fp16Bytes = halfPrecisionBytes(kernels.geometry, tokens);
+        done.push({ layer, tokens, bytes: cache.bytes, fp16Bytes, ms: Math.round(performance.now() - from) });
+      } finally {
+        await cache.release();
+      }
+      context.progress(`layer ${layer}: ${duration(performance.now() - from)}`);
+    }
+  } finally {
+    await device.close();
+  }
+  await writeWhole(output, '--output', packSafetensors(tensors, { scheme: scheme.name, model: model.name }));
+
+  const sum = (of: (layer: ReconstructedLayer) => number) => done.reduce((total, layer) => total + of(layer), 0);
+  const [compressed, fp16Bytes] = [sum((layer) => layer.bytes), sum((layer) => layer.fp16Bytes)];
+  const ms = Math.round(performance.now() - started);
+  return {
+    json: {
+      scheme: scheme.name,
+      model: model.name,
+      device: device.description,
+      layers: done,
+      bytes: compressed,
+      fp16Bytes,
+      output,
+      ms,
+    },
+    text: `${scheme.name} on ${model.name}: ${done.length} layers, ${grouped(compressed)} bytes; fp16 ${grouped(fp16Bytes)}; ${duration(ms)}\n`,
+  };
+}
+
+/** Compiling attention would take longer than anything else here, and nothing attends. */
+function loadCoders(device: Device, generated: Awaited<ReturnType<typeof generate>>): Promise<LoadedKernels> {
+  const entries = generated.manifest.kernels.map(({ entry }) => entry);
+  return LoadedKernels.load(
+    device,
+    generated,
+    entries.filter((entry) => !/^(attend|append)/.test(entry)),
+  );
+}

@@ -1,0 +1,39 @@
+import type { Quantizer, ScalarCodec } from '../codec.js';
+
+/**
+ * A scale for every token and KV head, or for every so many channels of it.
+ *
+ * @example
+ * perToken(lloydMax({ bits: 4 }))
+ * perToken(asymmetric({ bits: 2 }), { channels: 32 })
+ */
+export function perToken(
+  codec: ScalarCodec,
+  { channels = 'head' }: { channels?: 16 | 32 | 64 | 128 | 'head' } = {},
+): Quantizer {
+  return { kind: 'quantizer', name: 'perToken', codec, block: { tokens: 1, channels } };
+}
+
+/**
+ * A scale for every channel of a KV head: over all compressed tokens of the prompt, or over every so many of them.
+ *
+ * @example
+ * perChannel(asymmetric({ bits: 2 }), { tokens: 32 })
+ * perChannel(symmetric({ bits: 4 }))
+ */
+export function perChannel(
+  codec: ScalarCodec,
+  { tokens = 'prompt' }: { tokens?: 16 | 32 | 64 | 128 | 'prompt' } = {},
+): Quantizer {
+  return { kind: 'quantizer', name: 'perChannel', codec, block: { tokens, channels: 1 } };
+}
+
+/**
+ * One scale for a KV head, over all compressed tokens of the prompt.
+ *
+ * @example
+ * perHead(float8({ format: 'e4m3' }))
+ */
+export function perHead(codec: ScalarCodec): Quantizer {
+  return { kind: 'quantizer', name: 'perHead', codec, block: { tokens: 'prompt', channels: 'head' } };
+}

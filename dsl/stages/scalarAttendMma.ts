@@ -1,0 +1,152 @@
+import type { ScalarGeometry, ScalarGroups } from '../geometry.js';
+import { type Chosen, type Constraint, type KernelPlan, oneOf, sharedLimit, type Target, type Tunable } from '../stage.js';
+
+/**
+ * With tensor cores the choice is between the schedule that takes codes as operands of products (`products` 1), whose
+ * warps have rings of staged tiles, and the plain one (`products` 0); each has tunables of its own, and the other's stay
+ * at their defaults.
+ */
+export type ProductSpace = Readonly<Record<'products' | 'warps' | 'stages' | 'tileTokens', Tunable>>;
+
+const warps = oneOf(8, 4, 2, 16);
+const stages = oneOf(3, 2, 4);
+/** Tokens that a warp takes at a time: about 4 KB, so that two blocks of 8 warps have three such tiles a warp. */
+const ringTokens = ({ keys, values }: ScalarGeometry): number => (keys.headWords + values.headWords > 48 ? 16 : 32);
+
+export function productSpace(tileTokens: Tunable): ProductSpace {
+  return { products: oneOf(1, 0), warps, stages, tileTokens };
+}
+
+/** Whether attention may go through tensor cores. */
+export const usesTensorCores = (target: Target): boolean => target.language === 'cuda' && target.tensorCores;
+
+const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
+
+/** The value of every code over its scale, as the device computes it. */
+function codeValues({ codec, levelChannels, bits }: ScalarGroups): readonly number[] {
+  const levels = codec.levels(levelChannels).map(Math.fround);
+  const values = Array.from({ length: 2 ** bits }, (_, code) => codec.device.value(code, (i: number) => levels[i]!));
+  return values.map(Math.fround);
+}
+
+/** Whether the values of codes rise in equal steps, to float32's precision of the largest. */
+function isAffine(values: readonly number[]): boolean {
+  const least = values[0]!;
+  const step = (values.at(-1)! - least) / (values.length - 1);
+  const largest = Math.max(...values.map(Math.abs));
+  return step > 0 && values.every((value, code) => Math.abs(least + step * code - value) <= largest * 2 ** -22);
+}
+
+/** Words of a row of scales of one head. */
+const scaleWords = (g: ScalarGeometry, { scaleChannels }: ScalarGroups) => Math.floor((g.headDim / scaleChannels + 1) / 2);
+
+/** Bytes of a warp's staged tile; the template places its parts, and asserts that rings end where they should. */
+function tileBytes(g: ScalarGeometry): number {
+  const arrays = ({ codec }: ScalarGroups) => (codec.device.offset ? 2 : 1);
+  const tokens = ringTokens(g);
+  const keyRows = g.keys.scaleTokens === 0 ? 0 : Math.max(1, tokens / g.keys.scaleTokens);
+  const valueRows = g.values.scaleTokens === 0 ? 0 : tokens;
+  const scales =
+    keyRows * scaleWords(g, g.keys) * arrays(g.keys) + valueRows * scaleWords(g, g.values) * arrays(g.values);
+  return (tokens * (g.keys.headWords + g.values.headWords) + scales) * 4;
+}
+
+/** Bytes of the tables of levels, which keys and values have side by side. */
+function tableBytes({ keys, values }: ScalarGeometry): number {
+  const entries = [keys, values].map((groups) => (isAffine(codeValues(groups)) ? 0 : groups.bits === 3 ? 64 : 256));
+  return Math.max(...entries) * 256;
+}
+
+/** The rings after tables and the query, and in their place at the end the merge, then the query for the other segments. */
+function sharedBytes(g: ScalarGeometry, { warps, stages }: Chosen<ProductSpace>): number {
+  const query = g.groupSize * g.headDim * 4;
+  // What the query gives: sums of its heads, and operands.
+  const operands = g.groupSize * 16 + Math.ceil(g.groupSize / 4) * (g.headDim / 8) * 128;
+  const middle = tableBytes(g) + query + operands + warps * stages * tileBytes(g);
+  const others = roundUp(3 * warps * g.groupSize * (g.headDim + 2) * 4, 16) + 3 * 16 * (g.headDim + 8) * 2 + query;
+  return Math.max(middle, others);
+}
+
+/** Warps that a multiprocessor is to hold: their tiles on the way, and the latencies of their products, hide one another. */
+const enoughWarps = 16;
+
+/** Warps of such blocks that a multiprocessor of the target holds at once, `enoughWarps` at most. */
+function residentWarps(g: ScalarGeometry, tunables: Chosen<ProductSpace>, target: Target): number {
+  // A block takes 1 KB for itself; warps have 128 registers a thread.
+  const blocks = Math.floor((sharedLimit(target) + 1024) / (sharedBytes(g, tunables) + 1024));
+  return Math.min(blocks, Math.floor(enoughWarps / tunables.warps)) * tunables.warps;
+}
+
+/** Whether other blocks would give a multiprocessor more warps. */
+function couldHoldMore(g: ScalarGeometry, tunables: Chosen<ProductSpace>, target: Target): boolean {
+  const held = residentWarps(g, tunables, target);
+  return warps.values.some((count) =>
+    stages.values.some((depth) => residentWarps(g, { ...tunables, warps: count, stages: depth }, target) > held),
+  );
+}
+
+/** Products of codes, as subnormal halves, with queries and weights. */
+export function productSchedule(
+  g: ScalarGeometry,
+  tunables: Chosen<ProductSpace>,
+): Pick<KernelPlan, 'threads' | 'blocksPerMultiprocessor' | 'constants' | 'sharedBytes' | 'template'> {
+  const dynamic = sharedBytes(g, tunables);
+  const [keys, values] = [codeValues(g.keys), codeValues(g.values)];
+  const flag = (holds: boolean) => (holds ? 1 : 0);
+  return {
+    threads: tunables.warps * 32,
+    ...(tunables.warps <= 8 ? { blocksPerMultiprocessor: 2 } : {}),
+    constants: {
+      WARPS: tunables.warps,
+      STAGES: tunables.stages,
+      TILE_TOKENS: ringTokens(g),
+      KEY_AFFINE: flag(isAffine(keys)),
+      KEY_CENTERED: flag(isAffine(keys) && keys[0] !== 0),
+      KEY_FOLDED: flag(g.keys.scaleTokens > 1),
+      VALUE_AFFINE: flag(isAffine(values)),
+      VALUE_CENTERED: flag(isAffine(values) && values[0] !== 0),
+      PASS_TILES: Math.min(g.headDim / 16, 4),
+      SHARED_BYTES: dynamic,
+    },
+    sharedBytes: { fixed: 0, dynamic },
+    template: 'scalar_attend_mma',
+  };
+}
+
+/** What the schedule does not serve; the plain one does. */
+export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunables, target) => {
+  if (tunables.products === 0) {
+    for (const [name, { values }] of Object.entries({ warps, stages })) {
+      const chosen = tunables[name as 'warps' | 'stages'];
+      if (chosen !== values[0]) return `${name} = ${chosen} is for the other schedule (products = 1)`;
+    }
+    return undefined;
+  }
+  if (g.groupSize > 16) return `takes 16 query heads a KV head at most, not ${g.groupSize}`;
+  if (g.keys.unrotated) return 'takes keys after RoPE';
+  const keyUnit = g.keys.bits === 3 ? 128 : 64;
+  if (g.headDim % keyUnit !== 0) {
+    return `takes ${g.keys.bits}-bit keys in heads of a multiple of ${keyUnit} channels, not ${g.headDim}`;
+  }
+  const valueUnit = g.values.bits === 3 ? 128 : 64;
+  if (g.headDim % valueUnit !== 0) {
+    return `takes ${g.values.bits}-bit values in heads of a multiple of ${valueUnit} channels, not ${g.headDim}`;
+  }
+  const { scaleTokens, scaleChannels, turned } = g.keys;
+  if (scaleTokens === 1 && scaleChannels !== g.headDim) {
+    return `takes one scale a token and head for keys, not one for ${scaleChannels} channels`;
+  }
+  if (scaleTokens > 1 && scaleChannels !== 1) {
+    return `takes a scale a channel where tokens share it, not one for ${scaleChannels} channels`;
+  }
+  if (scaleTokens > 1 && turned) return 'takes scales that some tokens share for keys that are not transformed';
+  if (g.values.scaleTokens > 1) return 'takes scales of values that are a token\'s own, or all of the prompt\'s';
+  const least = valueUnit / 2;
+  if (g.values.scaleTokens === 1 && g.values.scaleChannels % least !== 0) {
+    return `takes a scale for ${least} channels of a value or more, not ${g.values.scaleChannels}`;
+  }
+  if (couldHoldMore(g, tunables, target)) {
+    return `leaves a multiprocessor ${residentWarps(g, tunables, target)} warps of this size, where other blocks give it more`;
+  }
+  return undefined;
+};

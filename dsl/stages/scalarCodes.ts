@@ -1,0 +1,110 @@
+import type { ScalarGeometry, ScalarGroups } from '../geometry.js';
+import { defineStage, type FunctionUse, type KernelPlan, oneOf, type Stage, type Tunable } from '../stage.js';
+import { cacheWrite, reads, sequenceRecord, tables, writes } from './bindings.js';
+import { pairFunctions } from './unrope.js';
+
+/** The device functions that read a scalar code, under the names that templates call: `keyUnpack`, `keyValue`, and of values. */
+export function scalarReadFunctions(g: ScalarGeometry): Record<string, FunctionUse> {
+  const of = (name: 'key' | 'value', { codec, bits }: ScalarGroups) => ({
+    [`${name}Value`]: { name: codec.device.value.name, lookups: { levels: `${name}_level_at` } },
+    [`${name}Unpack`]: { name: 'unpackField', statics: { bits }, lookups: { words: `${name}_word_at` } },
+  });
+  return { ...of('key', g.keys), ...of('value', g.values) };
+}
+
+type Space = Readonly<Record<'tileTokens', Tunable>>;
+
+/** Threads of the blocks that take numbers, or words, one a thread. */
+const threads = 256;
+/**
+ * Threads that look through the numbers of a word of scales together: more where a scale is for the whole prompt, as there
+ * are few words then. Where it is for a channel of it, 8 words a block still read neighbouring channels.
+ */
+function slicesOf({ scaleTokens, scaleChannels }: ScalarGroups): number {
+  if (scaleTokens > 0) return 8;
+  return scaleChannels === 1 ? 32 : threads;
+}
+
+/** From a prompt's keys, or values, to their codes and scales. */
+function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
+  return defineStage<Space, ScalarGeometry>({
+    name: operand === 'keys' ? 'codeKeys' : 'codeValues',
+    summary: `Turn the middle ${operand}, find their scales, quantise and pack.`,
+    tunables: () => ({ tileTokens: oneOf(16, 64) }),
+    constraints: [],
+    kernels: (g, { tileTokens }) => {
+      const { codec, bits, unrotated, turned, scaleTokens, scaleRowWords } = g[operand];
+      const rowWords = operand === 'keys' ? g.keyRowWords : g.valueRowWords;
+      const levels = { levels: 'level_at' };
+      const slices = slicesOf(g[operand]);
+      const none = { fixed: 0, dynamic: 0 };
+      const where = unrotated ? ', before RoPE' : turned ? ', after Hadamard' : '';
+      const prepared = `[middle tokens][${g.width}]${where}`;
+      const rows = scaleTokens === 0 ? 1 : { ceilDiv: [{ dimension: 'middleTokens' }, scaleTokens] as const };
+      const functions = {
+        ...(codec.device.offset ? { offset: { name: codec.device.offset.name } } : {}),
+        scale: { name: codec.device.scale.name },
+      };
+      const kernels: readonly KernelPlan[] = [
+        {
+          entry: `turn_${operand}`,
+          summary: `The middle ${operand} as float32${where}: a tile of tokens of one KV head a block.`,
+          bindings: [
+            sequenceRecord,
+            reads(
+              'vectors',
+              'u32',
+              `f16 [${g.kvHeads} KV heads][prompt tokens][${g.headDim}]${operand === 'keys' ? ', after RoPE' : ''}`,
+            ),
+            ...(unrotated ? [tables] : []),
+            writes('plain', 'f32', prepared),
+          ],
+          threads: Math.ceil((unrotated ? g.pairs : g.headDim) / 32) * 32,
+          grid: [{ ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, g.kvHeads, 1],
+          constants: { TILE_TOKENS: tileTokens },
+          functions: unrotated
+            ? { unrotatePair: { name: 'unrotatePair' }, addAngles: { name: 'addAngles' }, ...pairFunctions(g) }
+            : turned
+              ? { butterfly: { name: 'butterfly' } }
+              : {},
+          sharedBytes: { fixed: turned ? g.headDim * 4 : 0, dynamic: 0 },
+          template: 'scalar_turn',
+          operand,
+        },
+        {
+          entry: `scale_${operand}`,
+          summary: `The f16 scale${codec.device.offset ? ' and offset' : ''} of every block of ${operand} that shares one; a word of two scales for ${slices} threads.`,
+          bindings: [sequenceRecord, reads('plain', 'f32', prepared), cacheWrite],
+          threads,
+          grid: [{ ceilDiv: [{ product: [rows, scaleRowWords] }, threads / slices] }, 1, 1],
+          constants: { SLICES: slices },
+          functions,
+          sharedBytes: { fixed: threads * 16, dynamic: 0 },
+          template: 'scalar_scale',
+          operand,
+        },
+        {
+          entry: `pack_${operand}`,
+          summary: `Quantises the ${operand} and packs their codes; one word of one vector a thread.`,
+          bindings: [sequenceRecord, reads('plain', 'f32', prepared), tables, cacheWrite],
+          threads,
+          grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, rowWords] }, threads] }, 1, 1],
+          constants: {},
+          functions: {
+            code: { name: codec.device.code.name, statics: { bits }, lookups: levels },
+            pack: { name: 'packWord', statics: { bits }, lookups: { fields: 'field_at' } },
+          },
+          sharedBytes: none,
+          template: 'scalar_pack',
+          operand,
+        },
+      ];
+      return kernels;
+    },
+  });
+}
+
+/** Codes of the middle keys. */
+export const scalarKeysStage = codesStage('keys');
+/** Codes of the middle values. */
+export const scalarValuesStage = codesStage('values');

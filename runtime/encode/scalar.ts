@@ -1,0 +1,27 @@
+import type { ScalarGeometry } from '../../dsl/geometry.js';
+import type { DeviceBuffer, Launch } from '../device.js';
+import type { LoadedKernels } from '../kernels.js';
+import { type EncodeInput, EncodeList, type EncodeSizes } from './list.js';
+
+/** Launches of a scheme that codes every channel by itself: scales, then codes, of keys and of values. */
+export function scalarLaunches(
+  kernels: LoadedKernels,
+  g: ScalarGeometry,
+  input: EncodeInput,
+  sizes: EncodeSizes,
+  owned: DeviceBuffer[],
+): readonly Launch[] {
+  const list = new EncodeList(kernels, sizes, owned);
+  const { sequence, keys, values, tables, cache } = input;
+  list.launch('copy_exact', { sequence, keys, values, cache });
+  for (const [operand, vectors] of [
+    ['keys', keys],
+    ['values', values],
+  ] as const) {
+    const plain = list.floats(`plain_${operand}`, sizes.middleTokens * g.width);
+    list.launch(`turn_${operand}`, { sequence, vectors, ...(g[operand].unrotated ? { tables } : {}), plain });
+    list.launch(`scale_${operand}`, { sequence, plain, cache });
+    list.launch(`pack_${operand}`, { sequence, plain, tables, cache });
+  }
+  return list.launches;
+}

@@ -1,0 +1,58 @@
+import type { ScalarGeometry, ScalarGroups } from '../../dsl/geometry.js';
+import { type ScalarCodes, type ScalarMiddle, toHalf } from '../reference/index.js';
+import { blockRows, codingOf } from '../reference/unpackScalar.js';
+import type { SequenceDraw } from './attendDraws.js';
+import { codecValues } from './codeValues.js';
+import type { Drawing } from './drawParts.js';
+import { largestOf } from './draws.js';
+
+/** A middle of random codes, drawn with the call of the result. */
+export function drawScalarMiddle(
+  g: ScalarGeometry,
+  { sinks, middle, reach, magnitude }: SequenceDraw,
+  drawing: Drawing,
+): () => ScalarMiddle {
+  const { random, normal } = drawing;
+  // From a thousandth to eight: where they differ that much few channels decide, and in every other draw all have a say.
+  const [least, most] = random() < 0.5 ? [-10, 3] : [-1, 1];
+  const keyScale = () => (random() < 0.1 ? 0 : magnitude * 2 ** (least! + (most! - least!) * random()));
+  // Were the token of nearly all weight zero, the output would be the others', whose weights f16 does not hold.
+  const valueScale = () => (reach <= 1 && random() < 0.1 ? 0 : Math.exp(normal()));
+  // A mean of all tokens moves their scores together: what is left between large ones, float32 does not hold to the bar.
+  const mean = (size: number) => (reach <= 1 ? size * normal() : 0);
+  return () => ({
+    tokens: middle,
+    firstPosition: sinks,
+    keys: drawCodes(g, g.keys, middle, { ...drawing, scale: keyScale, mean: () => mean(magnitude) }),
+    values: drawCodes(g, g.values, middle, { ...drawing, scale: valueScale, mean: () => mean(1) }),
+  });
+}
+
+/** How blocks are drawn: a scale is the largest magnitude of their numbers, beside the mean. */
+interface BlockDrawing extends Drawing {
+  readonly scale: () => number;
+  readonly mean: () => number;
+}
+
+function drawCodes(
+  g: ScalarGeometry,
+  groups: ScalarGroups,
+  tokens: number,
+  { random, below, scale, mean }: BlockDrawing,
+): ScalarCodes {
+  const { codec, bits, levelChannels } = groups;
+  const values = codecValues(codec, levelChannels);
+  const largest = largestOf(values);
+  const coding = codingOf(groups);
+  const count = (blockRows(coding.block, tokens) * g.width) / coding.block.channels;
+  const scales = Float64Array.from({ length: count }, () => toHalf(scale() / largest));
+  // With an offset values are all of one sign; taken off, their numbers have both.
+  const offsetOf = (size: number) => toHalf(mean() - size * largest * (0.25 + random() / 2));
+  return {
+    ...coding,
+    codes: Uint8Array.from({ length: tokens * g.width }, () => below(2 ** bits)),
+    scales,
+    ...(codec.device.offset ? { offsets: scales.map(offsetOf) } : {}),
+    values,
+  };
+}
