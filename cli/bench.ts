@@ -1,8 +1,6 @@
-import { readFile } from 'node:fs/promises';
 import pc from 'picocolors';
 import { generate } from '../codegen/generate.js';
 import { generateFp16 } from '../codegen/generateFp16.js';
-import { packagePath } from '../codegen/packageRoot.js';
 import { KvforgeError } from '../dsl/errors.js';
 import { CudnnAttention } from '../runtime/bench/cudnn.js';
 import { reasonOf } from '../runtime/bench/decode.js';
@@ -11,12 +9,11 @@ import { type BenchInput, runBench } from '../runtime/bench/run.js';
 import type { BenchDocument, BenchRow } from '../runtime/bench/schema.js';
 import type { Device } from '../runtime/device.js';
 import { parseShape, type ShapeClass, shapeText } from '../runtime/tune/shapeClass.js';
-import { commitOf } from './commit.js';
 import { type DeviceName, deviceNames, openDevice } from './devices.js';
 import { type LockOptions, tunedChoice } from './lockOptions.js';
+import { commandOf, originOf } from './origin.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
 import { requirePlace, writeWhole } from './outputFolder.js';
-import { quoted } from './quoted.js';
 import { resolveModel, resolveScheme } from './resolve.js';
 import { checkShapes } from './shapes.js';
 import { grouped, table } from './table.js';
@@ -124,7 +121,7 @@ export async function bench(
         samples,
         seed,
         budgetMs,
-        origin: await originOf(commandOf(schemeNames, options)),
+        origin: await originOf(commandOf('bench', schemeNames, options)),
         progress: context.progress,
       });
     } finally {
@@ -153,22 +150,6 @@ function unfitting(error: unknown): KvforgeError {
 /** cuDNN, or why there is none: a comparison that cannot be made ends no measurement. */
 async function cudnnOf(device: Device, python: string, start: BenchTools['startCudnn']): BenchInput['cudnn'] {
   return start(device.identity, { python }).catch((error: unknown) => ({ missing: reasonOf(error) }));
-}
-
-async function originOf(command: string): Promise<BenchInput['origin']> {
-  const { version } = JSON.parse(await readFile(packagePath('package.json'), 'utf8')) as { version: string };
-  return { kvforge: version, commit: await commitOf(), command };
-}
-
-/** As it can be given again, defaults included. */
-function commandOf(schemes: string, options: BenchOptions): string {
-  const { set, ...others } = options;
-  const given = Object.entries(others).flatMap(([name, value]) => {
-    const option = `--${name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
-    if (value === false) return [`--no-${option.slice(2)}`];
-    return value === true ? [option] : [option, quoted(String(value))];
-  });
-  return ['kvforge bench', quoted(schemes), ...given, ...set.flatMap((each) => ['--set', quoted(each)])].join(' ');
 }
 
 /** What attention was generated with: where a schedule has no room, another one takes its place. */

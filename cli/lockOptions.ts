@@ -22,6 +22,30 @@ export interface LockOptions {
 const usualShape = '1x8192';
 
 /**
+ * The lock file that the options name, or that the folder has; undefined where there is none.
+ *
+ * @throws KvforgeError for one that is damaged, or that was asked for and is not there
+ */
+export async function openLock({ lockfile }: LockOptions): Promise<Lock | undefined> {
+  if (lockfile === false) return undefined;
+  const path = lockfile ?? lockName;
+  const entries = await readLock(path);
+  if (entries !== undefined) return { path, entries };
+  if (lockfile === undefined) return undefined;
+  throw new KvforgeError('wrong-use', {
+    at: '--lockfile',
+    expected: 'a file',
+    received: `${path}, which does not exist`,
+    hint: 'Run kvforge tune, or leave the option out.',
+  });
+}
+
+interface Lock {
+  readonly path: string;
+  readonly entries: NonNullable<Awaited<ReturnType<typeof readLock>>>;
+}
+
+/**
  * The tunables that a lock file has for kernels, with those that the user names: a stage of which the user names any is
  * left to the user. Says on stderr which entries were taken, or that there are none for the target.
  *
@@ -36,19 +60,9 @@ export async function tunedChoice(
 ): Promise<{ readonly choice: TunableChoice }> {
   const untuned = { choice: named };
   const shape = parseShape(options.shape ?? usualShape, '--shape');
-  if (options.lockfile === false) return untuned;
-  const path = options.lockfile ?? lockName;
-  const entries = await readLock(path);
-  if (entries === undefined) {
-    if (options.lockfile === undefined) return untuned;
-    const hint = 'Run kvforge tune, or leave the option out.';
-    throw new KvforgeError('wrong-use', {
-      at: '--lockfile',
-      expected: 'a file',
-      received: `${path}, which does not exist`,
-      hint,
-    });
-  }
+  const lock = await openLock(options);
+  if (lock === undefined) return untuned;
+  const { path, entries } = lock;
   const { scheme, model, target, device } = kernels;
   const geometry = geometryOf(scheme, model);
   const wanted = { scheme: scheme.name, modelHash: await modelHash(model), geometry, target, shape };

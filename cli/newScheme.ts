@@ -1,8 +1,9 @@
-import { readFile, writeFile } from 'node:fs/promises';
+import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { packagePath } from '../codegen/packageRoot.js';
 import { KvforgeError } from '../dsl/errors.js';
 import { type Context, type Outcome, UsageError } from './output.js';
+import { quoted } from './quoted.js';
 
 export interface NewSchemeOptions {
   readonly dir: string;
@@ -21,18 +22,22 @@ export async function newScheme(_context: Context, name: string, { dir }: NewSch
     const text = await readFile(packagePath('examples', `new-scheme${ending}`), 'utf8');
     const path = join(dir, `${name}${ending}`);
     // Exclusive: what a user has written is not written over, not even in between.
-    await writeFile(path, text.replaceAll('new-scheme', name), { flag: 'wx' }).catch((error: NodeJS.ErrnoException) => {
-      throw new KvforgeError(
-        'wrong-use',
-        {
-          at: path,
-          expected: 'a file that can be made',
-          received: error.code === 'EEXIST' ? 'one that is there' : (error.code ?? error.message),
-          hint: 'Take another name, or another --dir.',
-        },
-        { cause: error },
-      );
-    });
+    await writeFile(path, text.replaceAll('new-scheme', name), { flag: 'wx' }).catch(
+      async (error: NodeJS.ErrnoException) => {
+        // Both or none: a scheme left alone would be in the way when the test's name is free again.
+        for (const written of files) await rm(written);
+        throw new KvforgeError(
+          'wrong-use',
+          {
+            at: path,
+            expected: 'a file that can be made',
+            received: error.code === 'EEXIST' ? 'one that is there' : (error.code ?? error.message),
+            hint: 'Take another name, or another --dir.',
+          },
+          { cause: error },
+        );
+      },
+    );
     files.push(path);
   }
   const [scheme] = files;
@@ -40,7 +45,7 @@ export async function newScheme(_context: Context, name: string, { dir }: NewSch
     json: { name, files },
     text: [
       ...files.map((path) => `wrote ${path}`),
-      `next: kvforge verify ${scheme} --model llama-3.1-8b --device emulator --cases 20`,
+      `next: kvforge verify ${quoted(scheme!)} --model llama-3.1-8b --device emulator --cases 20`,
     ].join('\n'),
   };
 }

@@ -3,10 +3,12 @@ import { Command, CommanderError } from 'commander';
 import pc from 'picocolors';
 import { packagePath } from '../codegen/packageRoot.js';
 import type { BenchOptions } from './bench.js';
+import type { CompareOptions } from './compare.js';
 import type { DemoOptions } from './demo.js';
 import type { GenerateOptions } from './generate.js';
 import type { InspectOptions } from './inspect.js';
 import { OpenThings } from './interrupt.js';
+import type { MixOptions } from './mix.js';
 import type { NewSchemeOptions } from './newScheme.js';
 import {
   type Context,
@@ -118,6 +120,46 @@ function declare(session: Session): Command {
         'that of the device',
       ),
     ),
+  );
+  add<CompareOptions>(
+    async (options, schemes) => (await import('./compare.js')).compare(context, schemes, options),
+    withLock(
+      withTarget(
+        new Command('compare')
+          .description('put schemes beside each other: bytes, attention error on recorded activations, times')
+          .argument(
+            '[schemes...]',
+            'presets and files that export a scheme, commas between them (default: all presets)',
+          )
+          .requiredOption('--model <model>', 'a preset, or the path of a Hugging Face config.json')
+          .option('--activations <file>', 'recorded from the model (default for smollm2-135m: those of the package)')
+          .option('--layers <list>', 'of the activations (default: all)')
+          .option('--device <device>', 'emulator, webgpu or cuda', 'emulator')
+          .option('--shapes <list>', 'sequences x tokens; bytes are of the first (default: 1 x the recorded tokens)')
+          .option('--samples <n>', 'samples of each time, on a GPU', '25')
+          .option('--budget <seconds>', 'begin no shape that would take longer than what is left of this', '600')
+          .option('--seed <n>', 'where the inputs of times start; the same seed gives the same inputs', '1')
+          .option('--out <file>', 'write the JSON document there too')
+          .option('--html <file>', 'write a page with the table and a plot there'),
+        'that of the GPU',
+        'that of the device',
+      ),
+    ),
+  );
+  add<MixOptions>(
+    async (options) => (await import('./mix.js')).mixCommand(context, options),
+    new Command('mix')
+      .description('find the schemes of keys and of values for every layer, with the least error for their bytes')
+      .requiredOption('--model <model>', 'a preset, or the path of a Hugging Face config.json')
+      .requiredOption('--bytes-per-token <n>', 'of one layer, keys and values, mean over the layers')
+      .option('--activations <file>', 'recorded from the model (default for smollm2-135m: those of the package)')
+      .option(
+        '--schemes <list>',
+        'what keys and values may be coded with: presets, and files as file.ts#name',
+        'int8,turboquant4,turboquant3,turboquant2,int4,int4-hadamard,int2-hadamard',
+      )
+      .option('--front <list>', 'more budgets to print, in bytes a token')
+      .option('--out <file>', 'a .ts file that exports a scheme for every layer, or a .json document'),
   );
   add<ReconstructOptions>(
     async (options, scheme) => (await import('./reconstruct.js')).reconstruct(context, scheme, options),

@@ -4,6 +4,7 @@ import * as hadamard from '../dsl/codecs/hadamard.js';
 import * as jacobi from '../dsl/codecs/jacobi.js';
 import * as lloydMax from '../dsl/codecs/lloydMax.js';
 import * as midRise from '../dsl/codecs/midRise.js';
+import * as nuq from '../dsl/codecs/nuq.js';
 import * as observedWeights from '../dsl/codecs/observedWeights.js';
 import * as pca from '../dsl/codecs/pca.js';
 import * as uniform from '../dsl/codecs/uniform.js';
@@ -20,6 +21,7 @@ const modules: readonly object[] = [
   jacobi,
   lloydMax,
   midRise,
+  nuq,
   observedWeights,
   pca,
   uniform,

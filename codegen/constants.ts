@@ -23,7 +23,13 @@ export function constantName(name: string): string {
 }
 
 /** What is not a count. */
-const floatNames: ReadonlySet<string> = new Set(['HADAMARD_SCALE', 'SCORE_CAP', 'SCORE_SCALE']);
+const floatNames: ReadonlySet<string> = new Set([
+  'HADAMARD_SCALE',
+  'RANGE_GREATEST',
+  'RANGE_LEAST',
+  'SCORE_CAP',
+  'SCORE_SCALE',
+]);
 
 /**
  * A constant with the type of its name.
@@ -33,7 +39,8 @@ const floatNames: ReadonlySet<string> = new Set(['HADAMARD_SCALE', 'SCORE_CAP', 
  */
 function typed(name: string, value: number, comment: string): Constant {
   const type = floatNames.has(name) ? 'f32' : 'u32';
-  const fits = type === 'f32' ? isNormalFloat(value) : value === value >>> 0;
+  const isFloat = isNormalFloat(value) || (value === 0 && name.startsWith('RANGE_'));
+  const fits = type === 'f32' ? isFloat : value === value >>> 0;
   if (!fits) throw new Error(`${name} = ${value} is no ${type === 'f32' ? 'normal float32' : 'u32'}`);
   return { name, type, value, comment };
 }
@@ -122,6 +129,7 @@ function scalarConstants(g: ScalarGeometry): AroundHadamard {
     },
     { name: `${name}_SCALE_CHANNELS`, value: groups.scaleChannels, comment: 'channels of a head that share a scale' },
     { name: `${name}_SCALE_ROW_WORDS`, value: groups.scaleRowWords, comment: 'words of a row of scales, two each' },
+    { name: `${name}_OUTLIER_CAP`, value: groups.outlierCap, comment: 'outliers of a token and KV head, at most' },
   ];
   return [
     [{ name: 'KEY_ROW_WORDS', value: g.keyRowWords, comment: "words of one token's key fields" }, ...of('KEY', g.keys)],
@@ -172,7 +180,6 @@ const scheduleComments: Readonly<Record<string, string>> = {
   AT_ROOM: 'in the record, tokens that the sequence has room for',
   AT_SLIDING_WINDOW: 'in the record, tokens that a query sees, its own included; 0 for all',
   AT_TOKENS: 'in the record, tokens that the sequence holds',
-  BASIS_HALVES: 'f16 numbers whose sum is an entry of the basis for fast pairs, times its scales',
   BASIS_BYTES: 'bytes of a basis entry in shared memory: half or int8',
   BLOCK_REGISTERS: 'registers of a thread before the middle and after it',
   CHUNK_UNIT: 'a split gets a multiple of so many tokens',
@@ -183,7 +190,7 @@ const scheduleComments: Readonly<Record<string, string>> = {
   KEY_AFFINE: '1 where equal steps lie between the values of codes of keys',
   KEY_CENTERED: '1 where code 0 of keys does not stand for zero',
   KEY_FOLDED: '1 where the query takes the scales of keys in, a block of tokens at a time',
-  KEY_HALVES: 'f16 numbers whose sum is a channel of a rebuilt key',
+  KEY_TABLE_HALVES: 'f16 numbers whose sum is a level of the keys, where there is a table of them',
   MAX_SWEEPS: 'rounds of Jacobi rotations, at most',
   MOVE_WORDS: 'words that describe one move',
   OBSERVED_QUERIES: 'queries that are observed, at most: the last ones given',
@@ -191,10 +198,11 @@ const scheduleComments: Readonly<Record<string, string>> = {
   PASS_TILES: 'pairs of 8-channel tiles that a warp rebuilds at a time',
   PER_THREAD: 'rows and columns of a tile that a thread holds, or rows of one column',
   POINTS_PER_BLOCK: 'points that a block assigns',
+  RANGE_GREATEST: 'greatest number over its scale that is no outlier',
+  RANGE_LEAST: 'least number over its scale that is no outlier',
   RECORD_WORDS: 'words of a sequence record',
   REGION_UNITS: 'units of 16 bytes of the memory that takes turns',
   PRODUCER_REGISTERS: 'registers of a thread that turns queries',
-  QUERY_HALVES: 'f16 numbers whose sum is a number of a turned query',
   SAMPLE: 'points of the k-means++ sample, at most',
   SCORE_CAP: 'largest score as a base-2 exponent: the cap * log2(e)',
   SCORE_SCALE: 'what q.k is multiplied with first',
@@ -210,6 +218,7 @@ const scheduleComments: Readonly<Record<string, string>> = {
   TILE_TOKENS: 'tokens of a tile',
   TILE_WORDS: 'words that a block copies',
   TOKEN_STRIDE: 'words from one token of a tile to the next; odd, to spread them over the banks',
+  TRIM: 'numbers of ten thousand that a range leaves out at each end',
   UNITS: 'units of 16 bits in the budget of a token',
   VALUE_AFFINE: '1 where equal steps lie between the values of codes of values',
   VALUE_CENTERED: '1 where code 0 of values does not stand for zero',

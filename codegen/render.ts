@@ -1,5 +1,5 @@
 import type { Geometry, LowRankGeometry, ScalarGeometry, ScalarGroups } from '../dsl/geometry.js';
-import { quantizerOf, type ScalarChain } from '../dsl/scheme.js';
+import { outlierCap, quantizerOf, type ScalarChain } from '../dsl/scheme.js';
 import type { KernelPlan, Target } from '../dsl/stage.js';
 import type { GeometryStage } from '../dsl/stages/index.js';
 import { commentLine } from './comment.js';
@@ -79,16 +79,26 @@ function lowRankFlags(g: LowRankGeometry, names: Readonly<Record<string, string>
 
 /** What templates of scalar codes ask: of keys, of values, and of the one of them that the kernel is for. */
 function scalarFlags(g: ScalarGeometry, { operand }: KernelPlan): Readonly<Record<string, unknown>> {
-  const flags = ({ unrotated, turned, scaleTokens, scaleChannels, codec }: ScalarGroups) => ({
+  const flags = ({ unrotated, turned, scaleTokens, scaleChannels, codec, trim, outlierCap }: ScalarGroups) => ({
     unrotated,
     turned,
     wholePrompt: scaleTokens === 0,
     perToken: scaleTokens === 1,
     perChannel: scaleChannels === 1,
     offset: codec.device.offset !== undefined,
+    trimmed: trim > 0,
+    outliers: outlierCap > 0,
   });
   const own =
-    operand === undefined ? {} : { ...flags(g[operand]), OPERAND: operand === 'keys' ? 'KEY' : 'VALUE', operand };
+    operand === undefined
+      ? {}
+      : {
+          ...flags(g[operand]),
+          OPERAND: operand === 'keys' ? 'KEY' : 'VALUE',
+          operand,
+          ofKeys: operand === 'keys',
+          alone: g[operand === 'keys' ? 'values' : 'keys'].outlierCap === 0,
+        };
   return { scalar: true, keys: flags(g.keys), values: flags(g.values), ...own };
 }
 
@@ -136,9 +146,13 @@ function lowRankHeader(g: LowRankGeometry): readonly string[] {
 }
 
 function scalarHeader(title: string, chain: ScalarChain): string {
-  const { name, codec, block } = quantizerOf(chain);
-  const before = chain.slice(0, -1).map((step) => `${step.name}, `);
+  const quantizer = quantizerOf(chain);
+  const { name, codec, block, trim = 0 } = quantizer;
+  const before = chain.slice(0, chain.indexOf(quantizer as never)).map((step) => `${step.name}, `);
+  const range = trim > 0 ? ` without ${trim} of its numbers at each end` : '';
+  const cap = outlierCap(chain);
+  const beside = cap > 0 ? `, ${cap} outliers a token and KV head` : '';
   const tokens = block.tokens === 'prompt' ? 'the prompt' : `${block.tokens} token${block.tokens === 1 ? '' : 's'}`;
   const channels = block.channels === 'head' ? 'a head' : `${block.channels} channel${block.channels === 1 ? '' : 's'}`;
-  return `${title} ${before.join('')}${name}(${codec.name}, ${codec.bits} bits; a scale for ${channels} of ${tokens})`;
+  return `${title} ${before.join('')}${name}(${codec.name}, ${codec.bits} bits; a scale for ${channels} of ${tokens}${range})${beside}`;
 }

@@ -71,6 +71,8 @@ export interface ScalarCodec {
    * numbers, ascending where `code` finds the nearest one by bisection.
    */
   readonly levels: (channels: number) => readonly number[];
+  /** From where to where a number over the scale is not clamped: from the first level to the last if left out. */
+  readonly range?: readonly [number, number];
   readonly device: {
     /**
      * From the least and the greatest x to what is stored as f16 and taken off every x before anything else; nothing is
@@ -102,6 +104,21 @@ export interface Quantizer {
   readonly name: string;
   readonly codec: ScalarCodec;
   readonly block: ScaleBlock;
+  /**
+   * Share of the numbers of a block that its range leaves out at each end, in ten thousandths of it: floor(trim * count)
+   * of them; none if left out. Offset and scale are those of the others, and the numbers left out are clamped.
+   */
+  readonly trim?: number;
+}
+
+/**
+ * Numbers beyond the range of their code, kept beside it: a channel and an f16 residual for at most so many of each token
+ * and KV head (dense and sparse).
+ */
+export interface OutlierCodec {
+  readonly kind: 'outliers';
+  readonly name: string;
+  readonly cap: number;
 }
 
 /**

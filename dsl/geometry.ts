@@ -6,10 +6,12 @@ import {
   isAllocated,
   isScalar,
   type LowRankScheme,
+  outlierCap,
   quantizerOf,
   type ScalarChain,
   type ScalarScheme,
   type Scheme,
+  trimUnits,
 } from './scheme.js';
 
 /** Components of the key code that share a width, and where their fields lie in a token's row. */
@@ -87,6 +89,12 @@ export interface ScalarGroups {
   readonly levelChannels: number;
   /** Words of the f16 scales of so many tokens, all KV heads. */
   readonly scaleRowWords: number;
+  /** Of ten thousand numbers of a block, how many its range leaves out at each end. */
+  readonly trim: number;
+  /** Numbers kept beside the codes of a token and KV head, at most; 0 for none. */
+  readonly outlierCap: number;
+  /** From where to where a number over its scale is no outlier. */
+  readonly range: readonly [number, number];
 }
 
 /** Sizes of a scheme that codes every channel by itself. */
@@ -206,7 +214,7 @@ function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse:
   const { headDim, kvHeads } = model;
   const quantizer = quantizerOf(chain);
   const { codec, block } = quantizer;
-  const place = `${at}[${chain.length - 1}]`;
+  const place = `${at}[${chain.indexOf(quantizer as never)}]`;
   const scaleChannels = block.channels === 'head' ? headDim : block.channels;
   if (headDim % scaleChannels !== 0) {
     const expected = `a number that divides the head dimension ${headDim}, or 'head'`;
@@ -215,6 +223,7 @@ function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse:
   // Where a scale is a channel's own, its norm is over tokens, and the head dimension stands for their number.
   const levelChannels = scaleChannels === 1 ? headDim : scaleChannels;
   checkLevels(codec, `${place}.codec`, levelChannels, refuse);
+  const levels = codec.levels(levelChannels);
   return {
     codec,
     bits: codec.bits,
@@ -225,6 +234,9 @@ function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse:
     scaleChannels,
     levelChannels,
     scaleRowWords: Math.ceil((kvHeads * (headDim / scaleChannels)) / 2),
+    trim: Math.round((quantizer.trim ?? 0) * trimUnits),
+    outlierCap: outlierCap(chain),
+    range: codec.range ?? [Math.min(...levels), Math.max(...levels)],
   };
 }
 

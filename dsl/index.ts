@@ -4,6 +4,7 @@ export type {
   FieldBits,
   LowRankCodec,
   NormalizeCodec,
+  OutlierCodec,
   Quantizer,
   RotaryCodec,
   ScalarCodec,
@@ -18,6 +19,8 @@ export { hadamard } from './codecs/hadamard.js';
 export { type TableParams, table } from './codecs/levelTable.js';
 export { lloydMax, lloydMaxLevels } from './codecs/lloydMax.js';
 export { nf4 } from './codecs/nf4.js';
+export { type NuqParams, nuq } from './codecs/nuq.js';
+export { outliers } from './codecs/outliers.js';
 export { type PcaParams, pca, type Rank } from './codecs/pca.js';
 export { perChannel, perHead, perToken } from './codecs/quantize.js';
 export { asymmetric, symmetric, type UniformParams } from './codecs/uniform.js';
@@ -35,6 +38,7 @@ export {
   type ScalarGroups,
 } from './geometry.js';
 export type { HeadGeometry } from './headGeometry.js';
+export { type LayerChoice, type MixParts, mix } from './mix.js';
 export {
   frequenciesFor,
   type LayerShape,
@@ -60,6 +64,7 @@ export {
 export { fp8E4M3, fp8E5M2 } from './schemes/fp8.js';
 export { int2, int2Hadamard, int4, int4Hadamard, int8 } from './schemes/integer.js';
 export { kivi2, kivi4 } from './schemes/kivi.js';
+export { kvquant2, kvquant3, kvquant4 } from './schemes/kvquant.js';
 export { normalFloat4 } from './schemes/nf4.js';
 export { shard } from './schemes/shard.js';
 export { shardPlus } from './schemes/shardPlus.js';

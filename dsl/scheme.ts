@@ -3,6 +3,7 @@ import type {
   FieldBits,
   LowRankCodec,
   NormalizeCodec,
+  OutlierCodec,
   Quantizer,
   RotaryCodec,
   ScalarCodec,
@@ -15,10 +16,12 @@ import { KvforgeError } from './errors.js';
 export type LowRankKeys = readonly [RotaryCodec, LowRankCodec];
 /** Values as indices into a fitted codebook. */
 export type VectorValues = readonly [TransformCodec, NormalizeCodec, VectorQuantizer];
+/** A code a channel, and the numbers that it does not reach beside it, or clamped. */
+type Coded = readonly [Quantizer] | readonly [Quantizer, OutlierCodec];
 /** Every channel coded by itself: as it is, or after the Hadamard transform. */
-export type ScalarValues = readonly [Quantizer] | readonly [TransformCodec, Quantizer];
+export type ScalarValues = Coded | readonly [TransformCodec, ...Coded];
 /** Keys are as values are, or coded before RoPE. */
-export type ScalarChain = ScalarValues | readonly [RotaryCodec, Quantizer];
+export type ScalarChain = ScalarValues | readonly [RotaryCodec, ...Coded];
 
 /** How keys are coded, first step first. */
 export type KeyChain = LowRankKeys | ScalarChain;
@@ -55,13 +58,21 @@ export type Scheme = LowRankScheme | ScalarScheme;
 
 /** Whether a scheme codes every channel by itself. */
 export function isScalar(scheme: Scheme): scheme is ScalarScheme {
-  return scheme.keys.at(-1)?.kind === 'quantizer';
+  return scheme.keys.some(({ kind }) => kind === 'quantizer');
 }
 
-/** The last step of a chain of scalar codes. */
+/** The step of a chain of scalar codes that has the codec. */
 export function quantizerOf(chain: ScalarChain): Quantizer {
-  return chain[chain.length - 1] as Quantizer;
+  return chain.find((step) => step.kind === 'quantizer')!;
 }
+
+/** Numbers that a chain keeps beside the codes of a token and KV head, at most. */
+export function outlierCap(chain: ScalarChain): number {
+  return chain.find((step) => step.kind === 'outliers')?.cap ?? 0;
+}
+
+/** Of the share that a range leaves out: in ten thousandths kernels count without rounding. */
+export const trimUnits = 10000;
 
 /**
  * Declares a scheme and checks what can be checked without a model.
@@ -120,7 +131,7 @@ export function defineScheme<Declared extends Scheme>(scheme: Declared): Declare
 /** Whether the last key codec says that channels are coded one by one; it may be anything, as a scheme comes from a file. */
 function isScalarLike(scheme: Scheme): boolean {
   const keys: unknown = scheme.keys;
-  return Array.isArray(keys) && (keys.at(-1) as { kind?: unknown } | null | undefined)?.kind === 'quantizer';
+  return Array.isArray(keys) && keys.some((step: { kind?: unknown } | null) => step?.kind === 'quantizer');
 }
 
 function checkLowRank(scheme: LowRankScheme, refuse: Refuse): void {
@@ -171,16 +182,18 @@ function checkScalarChain(chain: unknown, at: string, before: readonly string[],
     : [];
   const example = at === 'keys' ? 'unrope() or hadamard()' : 'hadamard()';
   const [first] = kinds;
-  const fits = kinds.at(-1) === 'quantizer' && kinds.length <= 2;
-  if (!fits || (kinds.length === 2 && !before.includes(first as string))) {
+  const coded = kinds.at(-1) === 'outliers' ? kinds.slice(0, -1) : kinds;
+  const fits = coded.at(-1) === 'quantizer' && coded.length <= 2;
+  if (!fits || (coded.length === 2 && !before.includes(first as string))) {
     const expected = `a quantizer, after ${example} or alone`;
     refuse(at, expected, Array.isArray(chain) ? kinds : chain, 'Write perToken(...).');
   }
 }
 
 function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
-  const place = `${at}[${chain.length - 1}]`;
-  const { codec, block } = quantizerOf(chain);
+  const quantizer = quantizerOf(chain);
+  const place = `${at}[${chain.indexOf(quantizer as never)}]`;
+  const { codec, block, trim } = quantizer;
   checkKinds([codec], `${place}.codec`, ['scalar'], 'perToken(symmetric({ bits: 4 }))', refuse);
   checkName(codec, `${place}.codec`, refuse);
   checkScalarCodec(codec, `${place}.codec`, refuse);
@@ -197,6 +210,14 @@ function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
       'Write perToken(...) or perChannel(...).',
     );
   }
+  const units = Math.round((trim ?? 0) * trimUnits);
+  if (trim !== undefined && !(units > 0 && units <= trimUnits / 5 && Math.abs(trim * trimUnits - units) < 1e-6)) {
+    refuse(`${place}.trim`, 'a multiple of 0.0001 from 0.0001 to 0.2', trim, 'KVQuant leaves out 0.005 at each end.');
+  }
+  const last = chain[chain.length - 1]!;
+  if (last.kind !== 'outliers') return;
+  const isCap = Number.isInteger(last.cap) && last.cap >= 1 && last.cap <= 8;
+  if (!isCap) refuse(`${at}[${chain.length - 1}].cap`, 'a whole number from 1 to 8', last.cap, 'KVQuant keeps 1 %.');
 }
 
 function checkScalarCodec(codec: ScalarCodec, at: string, refuse: Refuse): void {

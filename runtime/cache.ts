@@ -4,6 +4,7 @@ import type { Geometry } from '../dsl/geometry.js';
 import type { LayerShape } from '../dsl/model.js';
 import { type AppendOptions, append } from './cache/append.js';
 import { type CacheCapacity, checkCapacity } from './cache/capacity.js';
+import { type ClampedOutliers, clampedOutliers } from './cache/clampedOutliers.js';
 import { checkOfScheme, checkSequences, checkWhole } from './cache/checkInput.js';
 import type { Prompt } from './cache/checkPrompt.js';
 import { contentsBytes, readContents } from './cache/contents.js';
@@ -25,6 +26,7 @@ import type { Rotation } from './reference/rope.js';
 
 export type { AppendOptions } from './cache/append.js';
 export type { CacheCapacity } from './cache/capacity.js';
+export type { ClampedOutliers } from './cache/clampedOutliers.js';
 export type { Prompt } from './cache/checkPrompt.js';
 export type { Decoder, DecoderBuffers, DecoderOptions } from './cache/decoder.js';
 export type { AttendOptions, DecodedTokens } from './cache/read.js';
@@ -211,6 +213,18 @@ export class KvCache {
    */
   lengths(sequence: number): Promise<SequenceLengths> {
     return this.#turn((memory) => memory.readRecord(sequence), sequence);
+  }
+
+  /**
+   * Outliers of a sequence's prompt that found no place beside the codes, read from the device: their numbers are clamped
+   * to the range of the code. Where there are many of them, the scheme wants a larger cap, or a range that leaves out less.
+   * Of a sequence that was cropped, those of the prompt as it was given, while any of its coded tokens are left.
+   *
+   * @example
+   * await cache.clampedOutliers(0); // { keys: 0, values: 0 }, as the scheme keeps none
+   */
+  clampedOutliers(sequence: number): Promise<ClampedOutliers> {
+    return this.#turn((memory) => clampedOutliers(memory, sequence), sequence);
   }
 
   /**

@@ -2,6 +2,7 @@ export {
   type AppendOptions,
   type AttendOptions,
   type CacheCapacity,
+  type ClampedOutliers,
   type DecodedTokens,
   type Decoder,
   type DecoderBuffers,
@@ -24,6 +25,7 @@ export type {
   TimeOptions,
 } from './device.js';
 export { EmulatorDevice } from './emulator/emulator.js';
+export { type FitLevelsOptions, fitLevels } from './fitLevels.js';
 export { Fp16Attention, type Fp16Capacity, type Fp16Options, type Fp16Tokens } from './fp16Attention.js';
 export { LoadedKernels, type LoadOptions } from './kernels.js';
 export type { SequenceLengths } from './record.js';

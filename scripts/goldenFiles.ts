@@ -5,8 +5,14 @@ import { defaultTargets, generate, manifestText } from '../codegen/generate.js';
 import { generateFp16 } from '../codegen/generateFp16.js';
 import { packagePath } from '../codegen/packageRoot.js';
 import { presetModel } from '../dsl/model.js';
+import { fp8E4M3 } from '../dsl/schemes/fp8.js';
+import { int4Hadamard, int8 } from '../dsl/schemes/integer.js';
+import { kivi4 } from '../dsl/schemes/kivi.js';
+import { kvquant3 } from '../dsl/schemes/kvquant.js';
+import { normalFloat4 } from '../dsl/schemes/nf4.js';
 import { shard } from '../dsl/schemes/shard.js';
 import { shardPlus } from '../dsl/schemes/shardPlus.js';
+import { turboQuant3 } from '../dsl/schemes/turboquant.js';
 import { lowerBuiltins } from './lowerBuiltins.js';
 
 /** The kernels that are checked in: every change of a template or a codec shows in review as a change of these. */
@@ -21,6 +27,12 @@ const goldens = [
   { scheme: shardPlus, model: 'smollm2-135m' },
 ] as const;
 
+/** Of every file of scalar presets one, for both models; the others differ from it in bits or in a table. */
+const scalarGoldens = [kivi4, kvquant3, turboQuant3, int8, int4Hadamard, normalFloat4, fp8E4M3];
+const scalarModels = ['llama-3.1-8b', 'smollm2-135m'] as const;
+/** Kernels that all schemes have alike. */
+const sharedKernels = /^(copy_exact|copy_words|append_token|attend_merge|prelude)\./;
+
 /** Models whose uncompressed attention is checked in too. */
 const fp16Goldens = ['llama-3.1-8b', 'smollm2-135m'] as const;
 
@@ -33,6 +45,16 @@ export async function wantedGoldens(): Promise<Map<string, string>> {
       const folder = join(scheme.name, model, target.language);
       for (const [name, text] of kernels.files) files.set(join(folder, name), text);
       files.set(join(folder, 'manifest.json'), manifestText(kernels.manifest));
+    }
+  }
+  for (const scheme of scalarGoldens) {
+    for (const model of scalarModels) {
+      for (const target of Object.values(defaultTargets)) {
+        const kernels = await generate(scheme, presetModel(model), target);
+        const folder = join(scheme.name, model, target.language);
+        for (const [name, text] of kernels.files) if (!sharedKernels.test(name)) files.set(join(folder, name), text);
+        files.set(join(folder, 'manifest.json'), manifestText(kernels.manifest));
+      }
     }
   }
   // Of Hopper only what differs: attention that turns queries for slow pairs.

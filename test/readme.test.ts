@@ -35,6 +35,8 @@ describe('the README', () => {
         if (arg === 'kernels' || arg === 'my-kernels') return join(folder, arg);
         return arg.startsWith('examples/') ? packagePath(arg) : arg;
       });
+    // Not into the checkout, where a reader's files would go.
+    if (args[0] === 'new') args.push('--dir', folder);
     const run = await spawned(args, undefined, { KVFORGE_LIBCUDA: '/nowhere/libcuda.so.1' });
     if (args.includes('cuda') && args.includes('--device')) {
       // Here without a GPU, also where there is one: it gets as far as the device, so the rest of the command is right.

@@ -41,6 +41,9 @@ const partNames = [
   'keyOffsets',
   'valueScales',
   'valueOffsets',
+  'keyOutliers',
+  'valueOutliers',
+  'outlierCounts',
 ] as const;
 export type PartName = (typeof partNames)[number];
 
@@ -180,8 +183,11 @@ function lowRankParts(g: LowRankGeometry): readonly PartDescriptor[] {
 
 /** Codes, scales and offsets of keys, then those of values. */
 function scalarParts(g: ScalarGeometry): readonly PartDescriptor[] {
-  const of = (groups: ScalarGroups, names: readonly [PartName, PartName, PartName]): readonly PartDescriptor[] => {
-    const [codes, scales, offsets] = names;
+  const of = (
+    groups: ScalarGroups,
+    names: readonly [PartName, PartName, PartName, PartName],
+  ): readonly PartDescriptor[] => {
+    const [codes, scales, offsets, outliers] = names;
     const { bits, headWords, unrotated, turned, scaleTokens, scaleChannels, scaleRowWords } = groups;
     const where = turned ? ', after Hadamard' : unrotated ? ', before RoPE' : '';
     const blocks = `[${g.kvHeads} KV heads][${g.headDim / scaleChannels} of ${scaleChannels} channels]`;
@@ -201,13 +207,38 @@ function scalarParts(g: ScalarGeometry): readonly PartDescriptor[] {
       },
       { name: scales, ...shared, holds },
       ...(groups.codec.device.offset ? [{ name: offsets, ...shared, holds }] : []),
+      ...(groups.outlierCap > 0 ? [outlierPart(g, groups, outliers, where)] : []),
     ];
   };
   return [
-    ...of(g.keys, ['keyCodes', 'keyScales', 'keyOffsets']),
-    ...of(g.values, ['valueCodes', 'valueScales', 'valueOffsets']),
+    ...of(g.keys, ['keyCodes', 'keyScales', 'keyOffsets', 'keyOutliers']),
+    ...of(g.values, ['valueCodes', 'valueScales', 'valueOffsets', 'valueOutliers']),
+    ...(g.keys.outlierCap + g.values.outlierCap > 0 ? [outlierCounts] : []),
   ];
 }
+
+function outlierPart(
+  { kvHeads }: ScalarGeometry,
+  { outlierCap }: ScalarGroups,
+  name: PartName,
+  where: string,
+): PartDescriptor {
+  return {
+    name,
+    rows: 'middle',
+    dtype: 'U32',
+    wordsPerRow: kvHeads * outlierCap,
+    holds: `u32 [middle][${kvHeads} KV heads][${outlierCap} largest residuals first]: channel + f16 residual * 2^16${where}; 0 for none`,
+  };
+}
+
+const outlierCounts: PartDescriptor = {
+  name: 'outlierCounts',
+  rows: 'sequence',
+  dtype: 'U32',
+  wordsPerRow: 2,
+  holds: 'u32 [keys, values]: outliers of the prompt past their caps, which are clamped',
+};
 
 function keyWidths(g: LowRankGeometry): PartDescriptor {
   return {

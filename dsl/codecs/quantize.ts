@@ -1,17 +1,21 @@
 import type { Quantizer, ScalarCodec } from '../codec.js';
 
+type Trim = { trim?: number };
+const trimmed = (trim: number | undefined): Pick<Quantizer, 'trim'> => (trim === undefined ? {} : { trim });
+
 /**
  * A scale for every token and KV head, or for every so many channels of it.
  *
  * @example
  * perToken(lloydMax({ bits: 4 }))
  * perToken(asymmetric({ bits: 2 }), { channels: 32 })
+ * perToken(nuq({ bits: 3 }), { trim: 0.01 })
  */
 export function perToken(
   codec: ScalarCodec,
-  { channels = 'head' }: { channels?: 16 | 32 | 64 | 128 | 'head' } = {},
+  { channels = 'head', trim }: { channels?: 16 | 32 | 64 | 128 | 'head' } & Trim = {},
 ): Quantizer {
-  return { kind: 'quantizer', name: 'perToken', codec, block: { tokens: 1, channels } };
+  return { kind: 'quantizer', name: 'perToken', codec, block: { tokens: 1, channels }, ...trimmed(trim) };
 }
 
 /**
@@ -20,12 +24,13 @@ export function perToken(
  * @example
  * perChannel(asymmetric({ bits: 2 }), { tokens: 32 })
  * perChannel(symmetric({ bits: 4 }))
+ * perChannel(nuq({ bits: 3 }), { tokens: 'prompt', trim: 0.005 })
  */
 export function perChannel(
   codec: ScalarCodec,
-  { tokens = 'prompt' }: { tokens?: 16 | 32 | 64 | 128 | 'prompt' } = {},
+  { tokens = 'prompt', trim }: { tokens?: 16 | 32 | 64 | 128 | 'prompt' } & Trim = {},
 ): Quantizer {
-  return { kind: 'quantizer', name: 'perChannel', codec, block: { tokens, channels: 1 } };
+  return { kind: 'quantizer', name: 'perChannel', codec, block: { tokens, channels: 1 }, ...trimmed(trim) };
 }
 
 /**

@@ -20,6 +20,7 @@ export function symmetric({ bits }: UniformParams): ScalarCodec {
     name: 'symmetric',
     bits,
     levels: () => Array.from({ length: 2 ** bits }, (_, code) => (code - zero) / largest),
+    range: [-1, 1],
     device: { scale: magnitudeScale, code: symmetricCode, value: levelValue },
   };
 }

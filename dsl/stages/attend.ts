@@ -20,9 +20,9 @@ import { middleKeyFunctions } from './decompress.js';
 type TensorSpace = Readonly<Record<'coefficientHalves' | 'warps' | 'basisBytes', Tunable>>;
 /**
  * On Hopper the choice is between that schedule (`split` 0) and the one that turns queries instead of keys for slow pairs
- * (`split` 1); each has tunables of its own, and the other's stay at their defaults.
+ * (`split` 1), which has no tunables of its own: those of the first stay at their defaults.
  */
-type HopperSpace = TensorSpace & Readonly<Record<'split' | 'basisHalves' | 'queryHalves' | 'keyHalves', Tunable>>;
+type HopperSpace = TensorSpace & Readonly<Record<'split', Tunable>>;
 /** The float32 schedule, a block at a time. */
 type PlainSpace = Readonly<Record<'tileTokens', Tunable>>;
 type Space = HopperSpace | TensorSpace | PlainSpace | MatrixSpace;
@@ -57,16 +57,6 @@ const rebuildTunables: TensorSpace = {
   coefficientHalves: fasterBeyond(2, 1),
   warps: oneOf(4, 8, 2, 1),
   basisBytes: oneOf(2, 1),
-};
-/**
- * With one half instead of two the largest error of an output passes 2e-3 of its magnitude in one draw of 16 with scores
- * that reach 40 (Llama-3.1-8B's frequencies, rank 192): `basisHalves` 2.6e-3 at most, `keyHalves` 3.0e-3; `queryHalves`
- * in one of 3, 3.7e-3. With two halves of all three it is 6e-4 at most.
- */
-const splitTunables = {
-  basisHalves: fasterBeyond(2, 1),
-  queryHalves: fasterBeyond(2, 1),
-  keyHalves: fasterBeyond(2, 1),
 };
 
 const isHopper = (target: Target) => target.language === 'cuda' && target.arch === 'sm_90a';
@@ -124,20 +114,29 @@ function tensorSchedule(g: LowRankGeometry, { coefficientHalves, warps, basisByt
   };
 }
 
-/** Warpgroups of the split schedule that take tokens; one more turns queries for them. */
-const warpgroups = 2;
+/**
+ * Warpgroups of the split schedule that take tokens, one more turns queries for them; and registers of a thread of the one,
+ * the other, and all before and after. Eight query heads take twice the sums and the shared memory of four, which leaves
+ * room for two warpgroups.
+ */
+function splitGroups(g: LowRankGeometry) {
+  return g.groupSize > 4
+    ? { warpgroups: 2, consumer: 176, producer: 152, block: 168 }
+    : { warpgroups: 3, consumer: 128, producer: 128, block: 128 };
+}
 
-/** Columns of the product of codes that a warpgroup has at once: the instruction's sizes that the prelude offers. */
-const mostColumns = 136;
+/** Registers for sums of products with codes; beyond them a warp's state does not fit. */
+const mostSums = 64;
 
-/** Eight-column tiles of a product with codes: of turned queries, then of the channels of fast pairs. */
-function columnTiles(g: LowRankGeometry, { queryHalves, basisHalves }: Chosen<HopperSpace>): number {
-  return Math.ceil(g.groupSize / 4) * 2 * queryHalves + (fastPairsOf(g.model) / 4) * basisHalves;
+/** Registers for these sums: of two planes, four functions a query head and the channels of fast pairs. */
+function splitSums(g: LowRankGeometry): number {
+  return Math.ceil(g.groupSize / 4) * 16 + fastPairsOf(g.model) * 2;
 }
 
 /** Turns queries for slow pairs and rebuilds keys for fast ones, in warpgroups that take tiles of 128 positions in turn. */
-function splitSchedule(g: LowRankGeometry, tunables: Chosen<HopperSpace>): Schedule {
-  const bytes = splitSharedBytes(g, tunables);
+function splitSchedule(g: LowRankGeometry): Schedule {
+  const bytes = splitSharedBytes(g);
+  const { warpgroups, consumer, producer, block } = splitGroups(g);
   return {
     threads: (warpgroups + 1) * 128,
     // Without it the compiler ignores what warpgroups give each other.
@@ -145,12 +144,9 @@ function splitSchedule(g: LowRankGeometry, tunables: Chosen<HopperSpace>): Sched
     constants: {
       WARPGROUPS: warpgroups,
       WARPS: (warpgroups + 1) * 4,
-      CONSUMER_REGISTERS: 176,
-      PRODUCER_REGISTERS: 152,
-      BLOCK_REGISTERS: 168,
-      BASIS_HALVES: tunables.basisHalves,
-      QUERY_HALVES: tunables.queryHalves,
-      KEY_HALVES: tunables.keyHalves,
+      CONSUMER_REGISTERS: consumer,
+      PRODUCER_REGISTERS: producer,
+      BLOCK_REGISTERS: block,
       FAST_PAIRS: fastPairsOf(g.model),
       SPLIT_TILE: splitTile,
       PASS_TILES: passTiles(g),
@@ -162,25 +158,29 @@ function splitSchedule(g: LowRankGeometry, tunables: Chosen<HopperSpace>): Sched
 }
 
 /** Shared memory of the split schedule; the template places these parts, and asserts that they end here. */
-function splitSharedBytes(g: LowRankGeometry, tunables: Chosen<HopperSpace>): number {
+function splitSharedBytes(g: LowRankGeometry): number {
   const fast = fastPairsOf(g.model);
   const slow = g.pairs - fast;
   const heads = roundUp(g.groupSize, 4);
-  const product = g.rank * columnTiles(g, tunables) * 16;
-  // Operands of fast pairs for two tiles, and sums of the mean.
-  const turned = fast * heads * 32 + heads * 16;
+  const { warpgroups } = splitGroups(g);
+  // Columns of turned queries, their fast pairs for both halves of a tile, and a mean and a scale a column.
+  const slot = heads * 8 * g.rank + 2 * heads * fast * 8 + heads * 32;
   const middle =
     g.entries * 256 +
-    slow * 2 * (g.rank + 8) * 2 +
-    warpgroups * (product + turned) +
+    slow * 2 * g.rank * 2 +
+    fast * 4 * g.rank +
+    2 * warpgroups * slot +
     g.angleTile * (fast + 4) * 8 +
     splitTile * 16 +
     slow * 32 +
-    fast * 8 +
+    fast * 16 +
+    slow * 8 +
     g.rank * 8 +
     heads * g.pairs * 8 +
     // Maxima of the warps.
-    128;
+    128 +
+    // Codes and value indices of 16 tokens a warp.
+    warpgroups * 4 * 16 * (g.keyRowWords * 4 + g.headDim / g.channels);
   const merge = roundUp((3 * warpgroups + 2) * 4 * g.groupSize * (g.headDim + 2) * 4, 16);
   const others = merge + 3 * 16 * (g.headDim + 8) * 2 + g.groupSize * g.headDim * 4;
   return Math.max(middle, others);
@@ -220,12 +220,11 @@ const fitsTensorRows: Constraint<Space> = (g, _tunables, target) =>
 /** What the split schedule cannot do; it is for Hopper, whose blocks have room for a codebook with a copy a lane. */
 const fitsSplit: Constraint<Space> = (g, tunables) => {
   if (!('split' in tunables)) return undefined;
-  const others = tunables.split === 1 ? rebuildTunables : splitTunables;
-  for (const [name, { values }] of Object.entries(others)) {
-    const chosen = tunables[name as keyof typeof others];
-    if (chosen !== values[0]) return `${name} = ${chosen} is for the other schedule (split = ${1 - tunables.split})`;
-  }
   if (tunables.split === 0) return undefined;
+  for (const [name, { values }] of Object.entries(rebuildTunables)) {
+    const chosen = tunables[name as keyof TensorSpace];
+    if (chosen !== values[0]) return `${name} = ${chosen} is for the other schedule (split = 0)`;
+  }
   if (g.headDim !== 64 && g.headDim !== 128) return `looks values up for heads of 64 or 128 channels, not ${g.headDim}`;
   if (g.channels !== 4) return `looks up value vectors of 4 channels, not ${g.channels}`;
   if (g.allocatedGroups > 0) return 'takes key codes of one width, not of widths that the prompt decides';
@@ -237,9 +236,9 @@ const fitsSplit: Constraint<Space> = (g, tunables) => {
   const fast = fastPairsOf(g.model);
   if (fast === g.pairs) return `needs 8 pairs of channels that turn slowly, of ${g.pairs} there are none`;
   if (fast === 0) return 'needs pairs of channels that turn';
-  const columns = columnTiles(g, tunables) * 8;
-  return columns > mostColumns
-    ? `has ${mostColumns} columns for turned queries and channels of fast pairs, ${columns} are needed`
+  const sums = splitSums(g);
+  return sums > mostSums
+    ? `has ${mostSums} registers for sums of turned queries and channels of fast pairs, ${sums} are needed`
     : undefined;
 };
 
@@ -271,7 +270,7 @@ export const attendStage = defineStage<Space>({
     const tileTokens = oneOf(16, 8, 4);
     if (usesSubgroupMatrices(target)) return matrixSpace(tileTokens);
     if (!isTensorCore(target)) return { tileTokens };
-    return isHopper(target) ? { ...splitTunables, split: oneOf(1, 0), ...rebuildTunables } : rebuildTunables;
+    return isHopper(target) ? { split: oneOf(1, 0), ...rebuildTunables } : rebuildTunables;
   },
   constraints: [
     fitsTensorRows,
@@ -282,7 +281,7 @@ export const attendStage = defineStage<Space>({
     const { streamValue, streamUnpack } = streamFunctions(g);
     const split = 'split' in tunables && tunables.split === 1;
     const { constants, ...schedule }: Schedule = split
-      ? splitSchedule(g, tunables)
+      ? splitSchedule(g)
       : 'warps' in tunables
         ? tensorSchedule(g, tunables)
         : 'matrices' in tunables && tunables.matrices === 1

@@ -47,7 +47,7 @@ function subgroupsOf(g: LowRankGeometry, tokens: number): number {
 
 /** Units of 16 bytes of what takes turns in the region; `partials/matrix_storage.hbs` places it. */
 function regionUnits(g: LowRankGeometry, tokens: number): number {
-  const { rank, columns, fast, slow, headQuads } = tilesOf(g);
+  const { rank, columns, fast, slow } = tilesOf(g);
   const codeStride = 2 * rank + 1;
   const valueRows = Math.floor(lanes / (g.headDim / 4)) * subgroupsOf(g, tokens);
   return Math.max(
@@ -55,7 +55,7 @@ function regionUnits(g: LowRankGeometry, tokens: number): number {
     Math.min(slow, mostSlowTiles) * 16 * codeStride,
     32 * codeStride + 16 * (4 * rank + 1),
     tokens * Math.max(codeStride, 4 * columns + 1),
-    valueRows * ((g.groupSize * g.headDim) / 4 + headQuads),
+    (valueRows * g.groupSize * g.headDim) / 4,
   );
 }
 
@@ -90,7 +90,10 @@ export function matrixSchedule(
     template: 'attend_matrices',
     subgroupMatrices: true,
     sharedBytes: {
-      fixed: roundUp((units + queries) * 16 + floats * 4 + subgroups * 8 + g.entries * g.channels * 2, 16),
+      fixed: roundUp(
+        (units + queries) * 16 + floats * 4 + subgroups * (1 + 4 * headQuads) * 8 + g.entries * g.channels * 2,
+        16,
+      ),
       dynamic: 0,
     },
     unrolled: {
@@ -104,7 +107,6 @@ export function matrixSchedule(
       rankTiles: indices(rank),
       rankTurns: indices(Math.ceil(rank / subgroups)),
       stepTiles: indices(subgroupRows / 16),
-      laneTokens: indices(tokens / lanes),
       scoreTurns: indices(fast),
       basisTurns: turnsOf(slow * 16 * rank * 2),
       mixTurns: turnsOf(g.groupSize * slowPairs),

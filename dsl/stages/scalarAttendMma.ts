@@ -1,5 +1,5 @@
 import type { ScalarGeometry, ScalarGroups } from '../geometry.js';
-import { type Chosen, type Constraint, type KernelPlan, oneOf, sharedLimit, type Target, type Tunable } from '../stage.js';
+import { type Chosen, type Constraint, type KernelPlan, oneOf, type Target, type Tunable } from '../stage.js';
 
 /**
  * With tensor cores the choice is between the schedule that takes codes as operands of products (`products` 1), whose
@@ -37,8 +37,25 @@ function isAffine(values: readonly number[]): boolean {
   return step > 0 && values.every((value, code) => Math.abs(least + step * code - value) <= largest * 2 ** -22);
 }
 
+/** Whether a half holds every value of a code, times a power of two. */
+function fitHalves(values: readonly number[]): boolean {
+  const largest = Math.max(...values.map(Math.abs));
+  return values.every((value) => {
+    // Eleven bits of a number; below 2^-22 of the largest, which comes to about 2^8, a half has fewer.
+    const step = 2 ** (Math.floor(Math.log2(Math.max(Math.abs(value), largest * 2 ** -22))) - 10);
+    return Number.isInteger(value / step);
+  });
+}
+
+/** Halves whose sum is a level of the keys. What one leaves of it would shift a score of 40 by a hundredth. */
+function keyTableHalves({ keys }: ScalarGeometry): number {
+  const values = codeValues(keys);
+  return isAffine(values) || fitHalves(values) ? 1 : 2;
+}
+
 /** Words of a row of scales of one head. */
-const scaleWords = (g: ScalarGeometry, { scaleChannels }: ScalarGroups) => Math.floor((g.headDim / scaleChannels + 1) / 2);
+const scaleWords = (g: ScalarGeometry, { scaleChannels }: ScalarGroups) =>
+  Math.floor((g.headDim / scaleChannels + 1) / 2);
 
 /** Bytes of a warp's staged tile; the template places its parts, and asserts that rings end where they should. */
 function tileBytes(g: ScalarGeometry): number {
@@ -52,37 +69,26 @@ function tileBytes(g: ScalarGeometry): number {
 }
 
 /** Bytes of the tables of levels, which keys and values have side by side. */
-function tableBytes({ keys, values }: ScalarGeometry): number {
-  const entries = [keys, values].map((groups) => (isAffine(codeValues(groups)) ? 0 : groups.bits === 3 ? 64 : 256));
-  return Math.max(...entries) * 256;
+function tableBytes(g: ScalarGeometry): number {
+  const entries = (groups: ScalarGroups) => (isAffine(codeValues(groups)) ? 0 : groups.bits === 3 ? 64 : 256);
+  // Where an entry is one level, its word has room for both halves.
+  const tables = g.keys.bits === 8 ? 1 : keyTableHalves(g);
+  return Math.max(tables * entries(g.keys), entries(g.values)) * 256;
 }
 
-/** The rings after tables and the query, and in their place at the end the merge, then the query for the other segments. */
+/**
+ * Tables, the query and the rings, and in their place at the end the merge; behind them slots for exact tokens. The
+ * template places these parts, and asserts that they end here.
+ */
 function sharedBytes(g: ScalarGeometry, { warps, stages }: Chosen<ProductSpace>): number {
-  const query = g.groupSize * g.headDim * 4;
-  // What the query gives: sums of its heads, and operands.
-  const operands = g.groupSize * 16 + Math.ceil(g.groupSize / 4) * (g.headDim / 8) * 128;
-  const middle = tableBytes(g) + query + operands + warps * stages * tileBytes(g);
-  const others = roundUp(3 * warps * g.groupSize * (g.headDim + 2) * 4, 16) + 3 * 16 * (g.headDim + 8) * 2 + query;
-  return Math.max(middle, others);
-}
-
-/** Warps that a multiprocessor is to hold: their tiles on the way, and the latencies of their products, hide one another. */
-const enoughWarps = 16;
-
-/** Warps of such blocks that a multiprocessor of the target holds at once, `enoughWarps` at most. */
-function residentWarps(g: ScalarGeometry, tunables: Chosen<ProductSpace>, target: Target): number {
-  // A block takes 1 KB for itself; warps have 128 registers a thread.
-  const blocks = Math.floor((sharedLimit(target) + 1024) / (sharedBytes(g, tunables) + 1024));
-  return Math.min(blocks, Math.floor(enoughWarps / tunables.warps)) * tunables.warps;
-}
-
-/** Whether other blocks would give a multiprocessor more warps. */
-function couldHoldMore(g: ScalarGeometry, tunables: Chosen<ProductSpace>, target: Target): boolean {
-  const held = residentWarps(g, tunables, target);
-  return warps.values.some((count) =>
-    stages.values.some((depth) => residentWarps(g, { ...tunables, warps: count, stages: depth }, target) > held),
-  );
+  const channels = g.groupSize * g.headDim * 4;
+  const query = 16 * (g.headDim + 8) * 2;
+  const operands = g.groupSize * 384 + Math.ceil(g.groupSize / 4) * (g.headDim / 8) * 128;
+  const middle = tableBytes(g) + channels + operands + query + warps * stages * tileBytes(g);
+  const slot = g.groupSize * (g.headDim + 2) * 4;
+  const others = roundUp(2 * warps * slot, 16) + 2 * query + channels;
+  const exact = Math.min(warps, Math.ceil(g.scheme.sinks / 16) + Math.ceil(g.scheme.window / 16));
+  return roundUp(Math.max(middle, others), slot) + exact * slot;
 }
 
 /** Products of codes, as subnormal halves, with queries and weights. */
@@ -102,6 +108,7 @@ export function productSchedule(
       TILE_TOKENS: ringTokens(g),
       KEY_AFFINE: flag(isAffine(keys)),
       KEY_CENTERED: flag(isAffine(keys) && keys[0] !== 0),
+      KEY_TABLE_HALVES: keyTableHalves(g),
       KEY_FOLDED: flag(g.keys.scaleTokens > 1),
       VALUE_AFFINE: flag(isAffine(values)),
       VALUE_CENTERED: flag(isAffine(values) && values[0] !== 0),
@@ -114,7 +121,7 @@ export function productSchedule(
 }
 
 /** What the schedule does not serve; the plain one does. */
-export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunables, target) => {
+export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunables) => {
   if (tunables.products === 0) {
     for (const [name, { values }] of Object.entries({ warps, stages })) {
       const chosen = tunables[name as 'warps' | 'stages'];
@@ -124,6 +131,7 @@ export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunabl
   }
   if (g.groupSize > 16) return `takes 16 query heads a KV head at most, not ${g.groupSize}`;
   if (g.keys.unrotated) return 'takes keys after RoPE';
+  if (g.keys.outlierCap + g.values.outlierCap > 0) return 'takes keys and values without outliers';
   const keyUnit = g.keys.bits === 3 ? 128 : 64;
   if (g.headDim % keyUnit !== 0) {
     return `takes ${g.keys.bits}-bit keys in heads of a multiple of ${keyUnit} channels, not ${g.headDim}`;
@@ -140,13 +148,10 @@ export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunabl
     return `takes a scale a channel where tokens share it, not one for ${scaleChannels} channels`;
   }
   if (scaleTokens > 1 && turned) return 'takes scales that some tokens share for keys that are not transformed';
-  if (g.values.scaleTokens > 1) return 'takes scales of values that are a token\'s own, or all of the prompt\'s';
+  if (g.values.scaleTokens > 1) return "takes scales of values that are a token's own, or all of the prompt's";
   const least = valueUnit / 2;
   if (g.values.scaleTokens === 1 && g.values.scaleChannels % least !== 0) {
     return `takes a scale for ${least} channels of a value or more, not ${g.values.scaleChannels}`;
-  }
-  if (couldHoldMore(g, tunables, target)) {
-    return `leaves a multiprocessor ${residentWarps(g, tunables, target)} warps of this size, where other blocks give it more`;
   }
   return undefined;
 };

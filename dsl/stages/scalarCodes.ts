@@ -20,27 +20,30 @@ const threads = 256;
  * Threads that look through the numbers of a word of scales together: more where a scale is for the whole prompt, as there
  * are few words then. Where it is for a channel of it, 8 words a block still read neighbouring channels.
  */
-function slicesOf({ scaleTokens, scaleChannels }: ScalarGroups): number {
+function slicesOf({ scaleTokens, scaleChannels, trim }: ScalarGroups): number {
   if (scaleTokens > 0) return 8;
-  return scaleChannels === 1 ? 32 : threads;
+  if (scaleChannels > 1) return threads;
+  // Numbers of a trimmed range are looked through once for each of their bits: the more threads, down to the four words
+  // side by side that fill a sector of memory.
+  return trim > 0 ? 64 : 32;
 }
 
 /** From a prompt's keys, or values, to their codes and scales. */
 function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
   return defineStage<Space, ScalarGeometry>({
     name: operand === 'keys' ? 'codeKeys' : 'codeValues',
-    summary: `Turn the middle ${operand}, find their scales, quantise and pack.`,
+    summary: `Turn the middle ${operand}, find their scales, quantise and pack; keep outliers beside the codes.`,
     tunables: () => ({ tileTokens: oneOf(16, 64) }),
     constraints: [],
     kernels: (g, { tileTokens }) => {
-      const { codec, bits, unrotated, turned, scaleTokens, scaleRowWords } = g[operand];
+      const { codec, bits, unrotated, turned, scaleTokens, scaleRowWords, trim, outlierCap } = g[operand];
       const rowWords = operand === 'keys' ? g.keyRowWords : g.valueRowWords;
       const levels = { levels: 'level_at' };
       const slices = slicesOf(g[operand]);
       const none = { fixed: 0, dynamic: 0 };
       const where = unrotated ? ', before RoPE' : turned ? ', after Hadamard' : '';
       const prepared = `[middle tokens][${g.width}]${where}`;
-      const rows = scaleTokens === 0 ? 1 : { ceilDiv: [{ dimension: 'middleTokens' }, scaleTokens] as const };
+      const rows = { ceilDiv: [{ dimension: 'middleTokens' }, scaleTokens] } as const;
       const functions = {
         ...(codec.device.offset ? { offset: { name: codec.device.offset.name } } : {}),
         scale: { name: codec.device.scale.name },
@@ -76,10 +79,13 @@ function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
           summary: `The f16 scale${codec.device.offset ? ' and offset' : ''} of every block of ${operand} that shares one; a word of two scales for ${slices} threads.`,
           bindings: [sequenceRecord, reads('plain', 'f32', prepared), cacheWrite],
           threads,
-          grid: [{ ceilDiv: [{ product: [rows, scaleRowWords] }, threads / slices] }, 1, 1],
-          constants: { SLICES: slices },
+          grid:
+            scaleTokens === 0
+              ? [Math.ceil((scaleRowWords * slices) / threads), 1, 1]
+              : [scaleRowWords, { ceilDiv: [rows, threads / slices] }, 1],
+          constants: { SLICES: slices, ...(trim > 0 ? { TRIM: trim } : {}) },
           functions,
-          sharedBytes: { fixed: threads * 16, dynamic: 0 },
+          sharedBytes: { fixed: threads * 16 + (trim > 0 ? (threads / slices) * 48 : 0), dynamic: 0 },
           template: 'scalar_scale',
           operand,
         },
@@ -88,7 +94,7 @@ function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
           summary: `Quantises the ${operand} and packs their codes; one word of one vector a thread.`,
           bindings: [sequenceRecord, reads('plain', 'f32', prepared), tables, cacheWrite],
           threads,
-          grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, rowWords] }, threads] }, 1, 1],
+          grid: [rowWords, { ceilDiv: [{ dimension: 'middleTokens' }, threads] }, 1],
           constants: {},
           functions: {
             code: { name: codec.device.code.name, statics: { bits }, lookups: levels },
@@ -99,9 +105,44 @@ function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
           operand,
         },
       ];
-      return kernels;
+      return outlierCap > 0 ? [...kernels, ...sparsePlans(g, operand, prepared)] : kernels;
     },
   });
+}
+
+/** What the codes of a prompt do not reach: the largest residuals, then how many more there were. */
+function sparsePlans(g: ScalarGeometry, operand: 'keys' | 'values', prepared: string): readonly KernelPlan[] {
+  const { codec, bits, range } = g[operand];
+  const holds = `[middle tokens][${g.kvHeads} KV heads], outliers past the cap`;
+  return [
+    {
+      entry: `sparse_${operand}`,
+      summary: `The outliers of the ${operand}, largest residual first; one vector a thread.`,
+      bindings: [sequenceRecord, reads('plain', 'f32', prepared), tables, cacheWrite, writes('clamped', 'u32', holds)],
+      threads,
+      grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, g.kvHeads] }, threads] }, 1, 1],
+      constants: { RANGE_LEAST: range[0], RANGE_GREATEST: range[1] },
+      functions: {
+        value: { name: codec.device.value.name, lookups: { levels: 'level_at' } },
+        unpack: { name: 'unpackField', statics: { bits }, lookups: { words: 'word_at' } },
+      },
+      sharedBytes: { fixed: 0, dynamic: 0 },
+      template: 'scalar_sparse',
+      operand,
+    },
+    {
+      entry: `count_${operand}`,
+      summary: `How many outliers of the ${operand} were too many, in one block.`,
+      bindings: [sequenceRecord, reads('clamped', 'u32', holds), cacheWrite],
+      threads,
+      grid: [1, 1, 1],
+      constants: {},
+      functions: {},
+      sharedBytes: { fixed: threads * 4, dynamic: 0 },
+      template: 'scalar_count',
+      operand,
+    },
+  ];
 }
 
 /** Codes of the middle keys. */

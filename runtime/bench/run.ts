@@ -100,8 +100,12 @@ export async function runBench(input: BenchInput): Promise<BenchDocument> {
   } satisfies BenchDocument);
 }
 
-/** Figures are told apart by these names. */
-function checkNames(schemes: readonly BenchScheme[]): void {
+/**
+ * Figures are told apart by these names.
+ *
+ * @throws KvforgeError `wrong-use` for a name that comes twice, or is that of something else
+ */
+export function checkNames(schemes: readonly { readonly name: string }[]): void {
   const seen = new Set(['fp16', 'cudnn', 'torch']);
   for (const { name } of schemes) {
     if (seen.has(name)) {
@@ -158,7 +162,7 @@ async function attendAll(input: Started, ceilings: Ceilings, deadline: number): 
 }
 
 /** What float arithmetic of a target's kernels may err, over the largest output. */
-function errorBar(target: Target): number {
+export function errorBar(target: Target): number {
   const halves = target.language === 'cuda' ? target.tensorCores : target.f16;
   return halves ? 2e-3 : 1e-5;
 }

@@ -41,7 +41,7 @@ export function checkLengths(
 
 /**
  * Codes that a kernel would follow out of its memory, and numbers that would spread: indices past the codebook, widths
- * past the row, f16 that is not finite.
+ * past the row, f16 that is not finite; and outliers of channels that there are none of.
  *
  * @throws KvforgeError `invalid-input` with the part and the place in it
  */
@@ -68,6 +68,12 @@ export function checkContents(
     if (name === 'valueCodes' && g.family === 'low-rank' && g.entries < 256) {
       const at = bytes.findIndex((index) => index >= g.entries);
       if (at >= 0) refuse(name, at, `an index below ${g.entries} (entries of the codebook)`, String(bytes[at]));
+    }
+    const isSparse = name === 'keyOutliers' || name === 'valueOutliers';
+    for (let at = 0; isSparse && at * 4 < bytes.length; at++) {
+      const [channel, residual] = [view.getUint16(at * 4, true), view.getUint16(at * 4 + 2, true)];
+      if (channel >= g.headDim) refuse(name, at, `a channel below ${g.headDim}`, String(channel));
+      if ((residual & 0x7c00) === 0x7c00) refuse(name, at, 'a finite f16 residual', 'one that is not');
     }
     for (let at = 0; name === 'keyWidths' && at * 4 < bytes.length; at++) {
       const width = view.getUint32(at * 4, true);

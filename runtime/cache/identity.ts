@@ -81,13 +81,14 @@ function lowRankCodes(g: LowRankGeometry): { readonly keys: Json; readonly value
   };
 }
 
-function scalarCode(chain: ScalarChain, { codec, levelChannels, ...groups }: ScalarGroups): Json {
+function scalarCode(chain: ScalarChain, { codec, levelChannels, outlierCap, ...groups }: ScalarGroups): Json {
   return {
     codecs: [...chain.map(({ name }) => name), codec.name],
     bits: groups.bits,
     scaleTokens: groups.scaleTokens,
     scaleChannels: groups.scaleChannels,
     hasOffset: codec.device.offset !== undefined,
+    ...(outlierCap > 0 ? { outlierCap } : {}),
     levels: [...levelsOf(codec, levelChannels)],
   };
 }

@@ -140,8 +140,12 @@ export class CacheMemory {
     return share * this.layout.bytes;
   }
 
-  readShare(sequence: number): Promise<Uint8Array> {
-    return this.device.read(this.#cache, this.shareOffset(this.#shares[sequence]!), this.layout.bytes);
+  /** The sequence's share, or the bytes of a part of it. */
+  readShare(
+    sequence: number,
+    { offset, bytes }: { readonly offset: number; readonly bytes: number } = { offset: 0, bytes: this.layout.bytes },
+  ): Promise<Uint8Array> {
+    return this.device.read(this.#cache, this.shareOffset(this.#shares[sequence]!) + offset, bytes);
   }
 
   /** @param offset bytes from the start of the sequence's share */

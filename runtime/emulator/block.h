@@ -32,11 +32,11 @@ struct PendingCopy {
   u32 group;
 };
 
-// 136 columns at most, two to a register.
+// 128 columns at most, two to a register: floats, or the bits of integers.
 const u32 max_products = 4;
 struct Products {
   const void* target = nullptr;
-  float sums[68];
+  u32 sums[64];
 };
 
 // A tile matrix that products which were issued may still be reading.

@@ -38,8 +38,8 @@ u32 kvf_transpose(u32 line, u32 pair);
 void kvf_named_barrier(u32 line, u32 number, u32 threads, u32 waits);
 void kvf_publish_shared();
 void kvf_issue_products(u32 line, const void* target, u32 a0, u32 a1, u32 a2, u32 a3, u64 descriptor, u32 columns,
-                        u32 accumulate);
-KvfFloatQuad kvf_take_products(const void* target, u32 first);
+                        u32 accumulate, u32 integers);
+KvfQuad kvf_take_products(const void* target, u32 first);
 u32 kvf_atomic(void* address, u32 operation, u32 value, u32 compare);
 void kvf_fence();
 void kvf_copy_issue(void* shared, const void* global, u32 bytes);

@@ -75,34 +75,46 @@ inline void transpose_matrix(Thread* lanes) {
   }
 }
 
-// The 16 rows of one warp in a product of a warpgroup: b lies in shared memory, 16 k by `columns`.
-inline void multiply_tiles(Thread* lanes, const u8* shared, u64 descriptor, u32 columns, bool accumulate) {
-  float* sums[32];
+// What a register of a holds along k: two halves, or four signed bytes.
+inline void unpack_fields(float (&fields)[2], u32 word) {
+  const float2 pair = unpack_half2(word);
+  fields[0] = pair.x;
+  fields[1] = pair.y;
+}
+inline void unpack_fields(i32 (&fields)[4], u32 word) {
+  for (u32 i = 0; i < 4; ++i) fields[i] = static_cast<signed char>(word >> i * 8);
+}
+
+// The 16 rows of one warp in a product of a warpgroup: b lies in shared memory, 32 bytes along k by `columns`. A Sum is
+// float for halves and i32 for signed bytes, whose sums are exact.
+template <typename Sum>
+void multiply_tiles(Thread* lanes, const u8* shared, u64 descriptor, u32 columns, bool accumulate) {
+  constexpr u32 fields = static_cast<Sum>(0.5f) == Sum(0) ? 4 : 2;  // in a word
+  u32* sums[32];
   for (u32 lane = 0; lane < 32; ++lane) sums[lane] = lanes[lane].products[lanes[lane].operand[8]].sums;
   const u32 first = (descriptor & 0x3fffu) << 4;
   const u32 k_stride = (descriptor >> 16 & 0x3fffu) << 4;
   const u32 column_stride = (descriptor >> 32 & 0x3fffu) << 4;
-  float a[16][16];
+  Sum a[16][8][fields];
   for (u32 lane = 0; lane < 32; ++lane) {
     const u32 g = lane / 4, t = lane % 4;
-    for (u32 i = 0; i < 4; ++i) {
-      const float2 pair = unpack_half2(lanes[lane].operand[i]);
-      a[g + i % 2 * 8][2 * t + i / 2 * 8] = pair.x;
-      a[g + i % 2 * 8][2 * t + i / 2 * 8 + 1] = pair.y;
-    }
+    for (u32 i = 0; i < 4; ++i) unpack_fields(a[g + i % 2 * 8][t + i / 2 * 4], lanes[lane].operand[i]);
   }
   for (u32 column = 0; column < columns; ++column) {
-    float b[16];
-    for (u32 k = 0; k < 16; ++k) {
-      u16 half;
-      memcpy(&half, shared + first + k / 8 * k_stride + column / 8 * column_stride + column % 8 * 16 + k % 8 * 2, 2);
-      b[k] = half_to_float(half);
+    Sum b[8][fields];
+    for (u32 word = 0; word < 8; ++word) {
+      u32 bits;
+      memcpy(&bits, shared + first + word / 4 * k_stride + column / 8 * column_stride + column % 8 * 16 + word % 4 * 4, 4);
+      unpack_fields(b[word], bits);
     }
     for (u32 row = 0; row < 16; ++row) {
-      float& place = sums[row % 8 * 4 + column % 8 / 2][column / 8 * 4 + row / 8 * 2 + column % 2];
-      float sum = accumulate ? place : 0.0f;
-      for (u32 k = 0; k < 16; ++k) sum += a[row][k] * b[k];
-      place = sum;
+      u32& place = sums[row % 8 * 4 + column % 8 / 2][column / 8 * 4 + row / 8 * 2 + column % 2];
+      Sum sum = 0;
+      if (accumulate) memcpy(&sum, &place, 4);
+      for (u32 word = 0; word < 8; ++word) {
+        for (u32 i = 0; i < fields; ++i) sum += a[row][word][i] * b[word][i];
+      }
+      memcpy(&place, &sum, 4);
     }
   }
 }

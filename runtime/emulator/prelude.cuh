@@ -103,23 +103,25 @@ KVF_INLINE void give_registers() {}
 template <u32 registers>
 KVF_INLINE void take_registers() {}
 KVF_INLINE void publish_shared() { kvf_publish_shared(); }
+KVF_INLINE u32 mask_and_flip(u32 bits, u32 mask, u32 flips) { return (bits & mask) ^ flips; }
+template <typename Numbers>
+KVF_INLINE void settle(Numbers&) {}
 KVF_INLINE void begin_products() {}
 KVF_INLINE void commit_products() {}
-// Accumulators hold NaN until the wait: who looks earlier sees it in the result.
-template <u32 registers>
-KVF_INLINE void kvf_issue_products_at(u32 line, float (&d)[registers], const u32 (&a)[4], MatrixTiles b, bool accumulate) {
-  static_assert(registers % 4 == 0 && registers >= 8 && registers <= 68, "16 to 136 columns, as templates/cuda has them");
-  kvf_issue_products(line, d, a[0], a[1], a[2], a[3], b.descriptor, registers * 2, accumulate ? 1u : 0u);
-  for (u32 i = 0; i < registers; ++i) d[i] = kvf_bits_float(0xffffffffu);
+// Accumulators hold NaN, or the least integer, until the wait: who looks earlier sees it in the result.
+template <typename Sum, u32 registers>
+KVF_INLINE void kvf_issue_products_at(u32 line, Sum (&d)[registers], const u32 (&a)[4], MatrixTiles b, bool accumulate) {
+  static_assert(registers % 8 == 0 && registers <= 64, "16 to 128 columns, as templates/cuda has them");
+  constexpr bool integers = static_cast<Sum>(0.5f) == Sum(0);
+  kvf_issue_products(line, d, a[0], a[1], a[2], a[3], b.descriptor, registers * 2, accumulate ? 1u : 0u, integers ? 1u : 0u);
+  const u32 unknown = integers ? 0x80000000u : 0xffffffffu;
+  for (u32 i = 0; i < registers; ++i) __builtin_memcpy(&d[i], &unknown, 4);
 }
-template <u32 registers>
-KVF_INLINE void wait_products(float (&d)[registers]) {
+template <typename Sum, u32 registers>
+KVF_INLINE void wait_products(Sum (&d)[registers]) {
   for (u32 i = 0; i < registers; i += 4) {
-    const KvfFloatQuad four = kvf_take_products(d, i);
-    d[i] = four.value[0];
-    d[i + 1] = four.value[1];
-    d[i + 2] = four.value[2];
-    d[i + 3] = four.value[3];
+    const KvfQuad four = kvf_take_products(d, i);
+    __builtin_memcpy(&d[i], &four, 16);
   }
 }
 
@@ -127,6 +129,7 @@ KVF_INLINE u32 lane_id() { return threadIdx.x & 31u; }
 
 KVF_INLINE void cp_async_16(void* shared, const void* global) { kvf_copy_issue(shared, global, 16); }
 KVF_INLINE void cp_async_16_of_line(void* shared, const void* global) { kvf_copy_issue(shared, global, 16); }
+KVF_INLINE void cp_async_8(void* shared, const void* global) { kvf_copy_issue(shared, global, 8); }
 KVF_INLINE void cp_async_4(void* shared, const void* global) { kvf_copy_issue(shared, global, 4); }
 KVF_INLINE void cp_async_commit() { kvf_copy_commit(); }
 template <int pending>

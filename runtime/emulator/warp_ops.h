@@ -168,7 +168,8 @@ inline KvfQuad warp_matrix(Operation operation, u32 line, u64 pc) {
         lanes->tiles.push_back(TilesInUse{descriptor, operand[6]});
       }
       const u8* shared = static_cast<const u8*>(launch.module->shared) + launch.module->dynamic_begin;
-      multiply_tiles(lanes, shared, descriptor, operand[6], operand[7] != 0);
+      const auto multiply = operand[9] != 0 ? multiply_tiles<i32> : multiply_tiles<float>;
+      multiply(lanes, shared, descriptor, operand[6], operand[7] != 0);
     }
     release(group);
   }
@@ -250,22 +251,22 @@ __attribute__((noinline)) u32 kvf_transpose(u32 line, u32 pair) {
 void kvf_publish_shared() { ++kvf::block.current->published; }
 
 __attribute__((noinline)) void kvf_issue_products(u32 line, const void* target, u32 a0, u32 a1, u32 a2, u32 a3,
-                                                  u64 descriptor, u32 columns, u32 accumulate) {
+                                                  u64 descriptor, u32 columns, u32 accumulate, u32 integers) {
   kvf::Thread& self = *kvf::block.current;
   const u32 place = kvf::products_of(self, target);
-  const u32 operands[9] = {a0, a1, a2, a3, static_cast<u32>(descriptor), static_cast<u32>(descriptor >> 32), columns,
-                           accumulate, place};
+  const u32 operands[10] = {a0, a1, a2, a3, static_cast<u32>(descriptor), static_cast<u32>(descriptor >> 32), columns,
+                            accumulate, place, integers};
   memcpy(self.operand, operands, sizeof operands);
   kvf::warp_matrix(kvf::op_products, line, KVF_PC);
 }
 
 // The matrix unit may read b up to here: as the source of a copy it is checked once more.
-__attribute__((noinline)) KvfFloatQuad kvf_take_products(const void* target, u32 first) {
+__attribute__((noinline)) KvfQuad kvf_take_products(const void* target, u32 first) {
   kvf::Thread& self = *kvf::block.current;
   self.pc = KVF_PC;
   for (const kvf::TilesInUse& tiles : self.tiles) kvf::check_tiles(tiles.descriptor, tiles.columns);
   self.tiles.clear();
-  KvfFloatQuad four;
+  KvfQuad four;
   memcpy(&four, self.products[kvf::products_of(self, target)].sums + first, sizeof four);
   return four;
 }

@@ -37,7 +37,8 @@ export class EncodeList {
     this.#owned = owned;
   }
 
-  floats(label: string, count: number): BufferRange {
+  /** Scratch of so many numbers of 32 bits. */
+  words(label: string, count: number): BufferRange {
     const buffer = this.#kernels.device.allocate(label, Math.max(1, count) * 4);
     this.#owned.push(buffer);
     return { buffer };

@@ -17,7 +17,7 @@ export function lowRankLaunches(
   const [, pca] = g.scheme.keys;
   const [, , quantizer] = g.scheme.values;
   const list = new EncodeList(kernels, sizes, owned);
-  const floats = list.floats.bind(list);
+  const floats = list.words.bind(list);
   const launch = list.launch.bind(list);
   const tiles = list.tiles.bind(list);
   const { sequence, keys, values, tables, cache } = input;

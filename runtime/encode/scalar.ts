@@ -3,7 +3,7 @@ import type { DeviceBuffer, Launch } from '../device.js';
 import type { LoadedKernels } from '../kernels.js';
 import { type EncodeInput, EncodeList, type EncodeSizes } from './list.js';
 
-/** Launches of a scheme that codes every channel by itself: scales, then codes, of keys and of values. */
+/** Launches of a scheme that codes every channel by itself: scales, codes, then outliers, of keys and of values. */
 export function scalarLaunches(
   kernels: LoadedKernels,
   g: ScalarGeometry,
@@ -18,10 +18,14 @@ export function scalarLaunches(
     ['keys', keys],
     ['values', values],
   ] as const) {
-    const plain = list.floats(`plain_${operand}`, sizes.middleTokens * g.width);
+    const plain = list.words(`plain_${operand}`, sizes.middleTokens * g.width);
     list.launch(`turn_${operand}`, { sequence, vectors, ...(g[operand].unrotated ? { tables } : {}), plain });
     list.launch(`scale_${operand}`, { sequence, plain, cache });
     list.launch(`pack_${operand}`, { sequence, plain, tables, cache });
+    if (g[operand].outlierCap === 0) continue;
+    const clamped = list.words(`clamped_${operand}`, sizes.middleTokens * g.kvHeads);
+    list.launch(`sparse_${operand}`, { sequence, plain, tables, cache, clamped });
+    list.launch(`count_${operand}`, { sequence, clamped, cache });
   }
   return list.launches;
 }

@@ -1,4 +1,4 @@
-import { type Cache, type HeadTensor, headRows, type Matrix, vectorAt } from './shapes.js';
+import { type Cache, emptyTensor, type HeadTensor, headRows, type Matrix, vectorAt } from './shapes.js';
 
 export interface AttentionPart {
   /** [d]; zero if there are no tokens. */
@@ -68,25 +68,48 @@ export interface AttentionErrorInput {
   readonly visible?: readonly number[];
 }
 
+/** What compression did to attention outputs, all of them together. */
+export interface OutputDifference {
+  /** `sqrt(sum |b - a|^2 / sum |a|^2)`, a exact and b decoded; `sqrt(sum |b|^2)` where a is zero. */
+  readonly error: number;
+  /** The part of the difference that lies along the exact output: `sum (b - a).a / sum a.a`, 0 where a is zero. */
+  readonly bias: number;
+}
+
+/**
+ * How far outputs are from the exact ones, and how much of that shrinks them (a bias below 0) or stretches them.
+ *
+ * @param exact any number of outputs, one after the other
+ * @param decoded the same, from decoded keys and values
+ * @example
+ * outputDifference(Float64Array.of(3, 4), Float64Array.of(3, 0)); // { error: 0.8, bias: -0.64 }
+ */
+export function outputDifference(exact: Float64Array, decoded: Float64Array): OutputDifference {
+  let [error, along, energy] = [0, 0, 0];
+  exact.forEach((a, i) => {
+    const difference = decoded[i]! - a;
+    error += difference ** 2;
+    along += difference * a;
+    energy += a ** 2;
+  });
+  if (energy === 0) return { error: Math.sqrt(error), bias: 0 };
+  return { error: Math.sqrt(error / energy), bias: along / energy };
+}
+
 /** `sqrt(sum |a - b|^2 / sum |a|^2)` over all query heads and queries, a the exact attention output and b the decoded. */
 export function attentionError({ queries, exact, decoded, visible }: AttentionErrorInput): number {
   const groupSize = queries.heads / exact.keys.heads;
-  let error = 0;
-  let energy = 0;
-  for (let head = 0; head < queries.heads; head++) {
-    const kvHead = Math.floor(head / groupSize);
-    for (let index = 0; index < queries.tokens; index++) {
-      const query = vectorAt(queries, head, index);
-      const tokens = visible?.[index] ?? exact.keys.tokens;
-      const outputs = [exact, decoded].map(
-        ({ keys, values }) =>
-          attend({ query, keys: headRows(keys, kvHead, tokens), values: headRows(values, kvHead, tokens) }).output,
-      );
-      outputs[0]!.forEach((a, i) => {
-        error += (a - outputs[1]![i]!) ** 2;
-        energy += a ** 2;
-      });
+  const outputsOf = ({ keys, values }: Cache): Float64Array => {
+    const outputs = emptyTensor(queries.heads, queries.tokens, queries.channels);
+    for (let head = 0; head < queries.heads; head++) {
+      const kvHead = Math.floor(head / groupSize);
+      for (let index = 0; index < queries.tokens; index++) {
+        const tokens = visible?.[index] ?? exact.keys.tokens;
+        const rows = { keys: headRows(keys, kvHead, tokens), values: headRows(values, kvHead, tokens) };
+        vectorAt(outputs, head, index).set(attend({ query: vectorAt(queries, head, index), ...rows }).output);
+      }
     }
-  }
-  return energy === 0 ? Math.sqrt(error) : Math.sqrt(error / energy);
+    return outputs.data;
+  };
+  return outputDifference(outputsOf(exact), outputsOf(decoded)).error;
 }

@@ -10,6 +10,7 @@ export * from './lloydMax.js';
 export * from './midRise.js';
 export * from './normal.js';
 export * from './observe.js';
+export * from './outliers.js';
 export * from './quantize.js';
 export * from './random.js';
 export * from './rope.js';

@@ -24,6 +24,18 @@ export interface ScalarCodes {
   readonly offsets?: Float64Array;
   /** What each code stands for, over its scale; 2^bits of them. */
   readonly values: Float64Array;
+  /** Left out where nothing is kept beside the codes. */
+  readonly outliers?: ScalarOutliers;
+}
+
+/** What is added to the numbers that the codes of a middle stand for: some channels of each token and head. */
+export interface ScalarOutliers {
+  /** Of one token and head, c of them. */
+  readonly cap: number;
+  /** [M][kvHeads][c]; zero where there is no outlier. */
+  readonly channels: Uint16Array;
+  /** Of the same shape, float16, largest magnitude first; zero where there is no outlier. */
+  readonly residuals: Float64Array;
 }
 
 /** The compressed middle of one sequence's cache in one layer, M tokens, every channel coded by itself. */
@@ -33,6 +45,8 @@ export interface ScalarMiddle {
   readonly firstPosition: number;
   readonly keys: ScalarCodes;
   readonly values: ScalarCodes;
+  /** Outliers past the caps; left out where the scheme has no outliers. */
+  readonly clamped?: { readonly keys: number; readonly values: number };
 }
 
 export type ScalarParts = SequenceParts<ScalarMiddle>;
@@ -53,13 +67,14 @@ export function decodeScalar(parts: ScalarParts): Cache {
 }
 
 /**
- * `x_hat = offset + scale * value[code]`, then the transform or RoPE that the form asks for.
+ * `x_hat = offset + scale * value[code]`, plus its residual for an outlier, then the transform or RoPE that the form asks
+ * for.
  *
  * @param transform the Hadamard transform of one vector, its own inverse
  */
 export function scalarDecoder(
   { middle, rope, kvHeads, headDim: d }: ScalarParts,
-  { form, block, codes, scales, offsets, values }: ScalarCodes,
+  { form, block, codes, scales, offsets, values, outliers }: ScalarCodes,
   transform: (x: Float64Array) => Float64Array,
 ): TokenDecoder {
   return (head, token) => {
@@ -68,6 +83,10 @@ export function scalarDecoder(
     for (let i = 0; i < d; i++) {
       const at = (row * kvHeads + head) * (d / block.channels) + Math.floor(i / block.channels);
       coded[i] = (offsets?.[at] ?? 0) + scales[at]! * values[codes[(token * kvHeads + head) * d + i]!]!;
+    }
+    for (let i = 0; outliers && i < outliers.cap; i++) {
+      const at = (token * kvHeads + head) * outliers.cap + i;
+      coded[outliers.channels[at]!]! += outliers.residuals[at]!;
     }
     if (form === 'turned') return transform(coded);
     return form === 'unrotated' ? rotate(coded, middle.firstPosition + token, rope) : coded;

@@ -1,8 +1,9 @@
 import { layerShape, type ModelShape } from '../../dsl/model.js';
 import { hadamard } from './hadamard.js';
 import { nearestLevel } from './lloydMax.js';
-import { toHalf } from './quantize.js';
+import { largestHalf, toHalf } from './quantize.js';
 import { type Rotation, unrotate } from './rope.js';
+import { encodeOutliers, type OutlierRule } from './outliers.js';
 import type { ScalarBlock, ScalarCodes, ScalarParts } from './scalar.js';
 import { encodeSegments, requireCache, type SegmentOptions, sliceTokens } from './segmentsEncode.js';
 import { type Cache, type HeadTensor, vectorAt } from './shapes.js';
@@ -11,10 +12,12 @@ import { type Cache, type HeadTensor, vectorAt } from './shapes.js';
 export interface ScalarRule {
   /** What codes stand for, over the scale; ascending, at most 256. A number gets the code nearest to it. */
   readonly levels: readonly number[];
-  /** What is taken off every number: nothing, or the least of the block. */
-  readonly offset: 'none' | 'least';
-  /** What the rest is divided by: its Euclidean length over the block, or its largest magnitude. */
-  readonly scale: 'norm' | 'largest';
+  /** What is taken off every number: nothing, the least of the block, or the middle between it and the greatest. */
+  readonly offset: 'none' | 'least' | 'middle';
+  /** What the rest is divided by: its Euclidean length over the block, its largest magnitude, or no less than that. */
+  readonly scale: 'norm' | 'largest' | 'covering';
+  /** Of ten thousand numbers of a block, how many are clamped to the others at each end; none if left out. */
+  readonly trim?: number;
 }
 
 /** A block of numbers as it is stored. */
@@ -34,19 +37,46 @@ export interface CodedBlock {
  * @example
  * encodeBlock(Float64Array.of(1, 2, 3), { levels: [0, 0.5, 1], offset: 'least', scale: 'largest' }); // { codes: [0, 1, 2], scale: 2, offset: 1 }
  */
-export function encodeBlock(x: Float64Array, { levels, offset: taken, scale: measure }: ScalarRule): CodedBlock {
+export function encodeBlock(
+  x: Float64Array,
+  { levels, offset: taken, scale: measure, trim = 0 }: ScalarRule,
+): CodedBlock {
   const table = Float64Array.from(levels);
-  const offset = taken === 'least' && x.length > 0 ? toHalf(x.reduce((a, b) => Math.min(a, b))) : 0;
-  const rest = x.map((number) => number - offset);
+  const { least, greatest } = rangeOf(x, trim);
+  const offset = taken === 'none' ? 0 : toHalf(taken === 'least' ? least : (least + greatest) / 2);
+  const rest = x.map((number) => Math.min(Math.max(number, least), greatest) - offset);
   const largest = rest.reduce((most, y) => Math.max(most, Math.abs(y)), 0);
-  const scale = toHalf(measure === 'norm' ? Math.hypot(...rest) : largest);
-  const codes = Uint8Array.from(rest, (y) => nearestLevel(scale > 0 ? y / scale : 0, table));
+  const nearest = toHalf(measure === 'norm' ? Math.hypot(...rest) : largest);
+  const scale = measure === 'covering' && nearest < largest ? nextHalf(nearest) : nearest;
+  const codes = Uint8Array.from(x, (number) => nearestLevel(scale > 0 ? (number - offset) / scale : 0, table));
   return { codes, scale, offset };
+}
+
+/**
+ * The ends of numbers once the least and the greatest floor(trim * count / 10000) of them are left out; zeros of none.
+ *
+ * @param trim in ten thousandths
+ * @example
+ * rangeOf(Float64Array.of(5, 1, 2, 3, 4), 2000); // { least: 2, greatest: 4 }
+ */
+export function rangeOf(x: Float64Array, trim: number): { readonly least: number; readonly greatest: number } {
+  const sorted = x.slice().sort();
+  const leftOut = Math.floor((trim * x.length) / 10000);
+  return { least: sorted[leftOut] ?? 0, greatest: sorted[sorted.length - 1 - leftOut] ?? 0 };
+}
+
+/** The float16 above one that is not negative; the largest has none. */
+function nextHalf(x: number): number {
+  if (x >= largestHalf) return x;
+  const exponent = x < 2 ** -14 ? -14 : Math.floor(Math.log2(x));
+  return x + 2 ** (exponent - 10);
 }
 
 /** How the keys, or the values, of a middle are coded. */
 export interface ScalarCoding extends Pick<ScalarCodes, 'form' | 'block'> {
   readonly rule: ScalarRule;
+  /** What is kept beside the codes; nothing if left out. */
+  readonly outliers?: OutlierRule;
 }
 
 export interface ScalarOptions extends SegmentOptions {
@@ -87,6 +117,9 @@ export function encodeScalar(cache: Cache, model: ModelShape, options: ScalarOpt
   const { rope } = layerShape(model, options.layer ?? 0);
   const coded = (tensor: HeadTensor, coding: ScalarCoding) =>
     encodeNumbers(inForm(sliceTokens(tensor, first, tokens), coding.form, first, rope), coding);
+  const keys = coded(cache.keys, options.keys);
+  const values = coded(cache.values, options.values);
+  const hasOutliers = options.keys.outliers !== undefined || options.values.outliers !== undefined;
   return {
     kvHeads: model.kvHeads,
     headDim: model.headDim,
@@ -95,8 +128,9 @@ export function encodeScalar(cache: Cache, model: ModelShape, options: ScalarOpt
     middle: {
       tokens,
       firstPosition: first,
-      keys: coded(cache.keys, options.keys),
-      values: coded(cache.values, options.values),
+      keys: keys.codes,
+      values: values.codes,
+      ...(hasOutliers ? { clamped: { keys: keys.clamped, values: values.clamped } } : {}),
     },
   };
 }
@@ -159,7 +193,10 @@ export function numbersOf(
   return numbers;
 }
 
-function encodeNumbers(numbers: HeadTensor, { rule, form, block }: ScalarCoding): ScalarCodes {
+function encodeNumbers(
+  numbers: HeadTensor,
+  { rule, form, block, outliers }: ScalarCoding,
+): { readonly codes: ScalarCodes; readonly clamped: number } {
   const { heads, channels: d } = numbers;
   const blocks = blocksOf(block, numbers);
   const codes = new Uint8Array(numbers.data.length);
@@ -176,5 +213,8 @@ function encodeNumbers(numbers: HeadTensor, { rule, form, block }: ScalarCoding)
     }
   }
   const values = Float64Array.from(rule.levels);
-  return { form, block, codes, scales, ...(rule.offset === 'none' ? {} : { offsets }), values };
+  const dense = { form, block, codes, scales, ...(rule.offset === 'none' ? {} : { offsets }), values };
+  if (!outliers) return { codes: dense, clamped: 0 };
+  const { kept, clamped } = encodeOutliers(numbers, dense, outliers);
+  return { codes: { ...dense, outliers: kept }, clamped };
 }

@@ -1,7 +1,7 @@
 import type { PartName } from '../../codegen/plan/layout.js';
 import type { ScalarGeometry, ScalarGroups } from '../../dsl/geometry.js';
 import type { SequenceLengths } from '../record.js';
-import type { ScalarBlock, ScalarCodes, ScalarMiddle } from './scalar.js';
+import type { ScalarBlock, ScalarCodes, ScalarMiddle, ScalarOutliers } from './scalar.js';
 import type { ShareReader } from './shareReader.js';
 
 /** What the codes of a scheme stand for, over their scales; by code. */
@@ -37,10 +37,10 @@ export function unpackScalarMiddle(
 ): ScalarMiddle {
   const codesOf = (
     groups: ScalarGroups,
-    [codes, scales, offsets]: readonly [PartName, PartName, PartName],
+    [codes, scales, offsets, outliers]: readonly [PartName, PartName, PartName, PartName],
     stands: ArrayLike<number>,
   ): ScalarCodes => {
-    const { bits, headWords, scaleRowWords } = groups;
+    const { bits, headWords, scaleRowWords, outlierCap: cap } = groups;
     const coding = codingOf(groups);
     const rows = blockRows(coding.block, middleTokens);
     const row = { count: g.width / coding.block.channels, words: scaleRowWords };
@@ -51,12 +51,34 @@ export function unpackScalarMiddle(
       scales: reader.halfRows(scales, rows, row),
       ...(groups.codec.device.offset ? { offsets: reader.halfRows(offsets, rows, row) } : {}),
       values: Float64Array.from(stands),
+      ...(cap > 0 ? { outliers: unpackOutliers(reader, outliers, cap, middleTokens * g.kvHeads) } : {}),
     };
   };
+  const hasOutliers = g.keys.outlierCap + g.values.outlierCap > 0;
   return {
     tokens: middleTokens,
     firstPosition: sinkTokens,
-    keys: codesOf(g.keys, ['keyCodes', 'keyScales', 'keyOffsets'], values.keys),
-    values: codesOf(g.values, ['valueCodes', 'valueScales', 'valueOffsets'], values.values),
+    keys: codesOf(g.keys, ['keyCodes', 'keyScales', 'keyOffsets', 'keyOutliers'], values.keys),
+    values: codesOf(g.values, ['valueCodes', 'valueScales', 'valueOffsets', 'valueOutliers'], values.values),
+    ...(hasOutliers ? { clamped: unpackCounts(reader, middleTokens) } : {}),
   };
+}
+
+/** A word each: the channel in the low half, the residual in the high one. */
+function unpackOutliers(reader: ShareReader, name: PartName, cap: number, vectors: number): ScalarOutliers {
+  const bytes = reader.bytes(name);
+  const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  return {
+    cap,
+    channels: Uint16Array.from({ length: vectors * cap }, (_, i) => words.getUint16(i * 4, true)),
+    residuals: reader.halves(name, vectors * cap * 2).filter((_, i) => i % 2 === 1),
+  };
+}
+
+/** Written with a middle; without one there are no outliers. */
+function unpackCounts(reader: ShareReader, middleTokens: number): NonNullable<ScalarMiddle['clamped']> {
+  if (middleTokens === 0) return { keys: 0, values: 0 };
+  const bytes = reader.bytes('outlierCounts');
+  const counts = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  return { keys: counts.getUint32(0, true), values: counts.getUint32(4, true) };
 }

@@ -140,6 +140,17 @@ function fillPart(g: Geometry, name: PartName, bytes: Uint8Array, bits: Bits): v
       // Indices name entries of the codebook.
       if (g.family === 'low-rank') for (let i = 0; g.entries < 256 && i < bytes.byteLength; i++) bytes[i]! %= g.entries;
       break;
+    case 'keyOutliers':
+    case 'valueOutliers': {
+      const drawn = new DataView(new ArrayBuffer(2));
+      fillWords(bytes, () => {
+        setFloat16(drawn, 0, 2 * normal(bits));
+        return (bits() % g.headDim) + drawn.getUint16(0) * 0x10000;
+      });
+      break;
+    }
+    case 'outlierCounts':
+      break;
     case 'keyWidths': {
       if (g.family !== 'low-rank') break;
       let firstBit = 0;

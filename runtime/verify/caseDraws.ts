@@ -1,5 +1,6 @@
 import fc from 'fast-check';
-import type { Geometry } from '../../dsl/geometry.js';
+import type { Geometry, ScalarGeometry } from '../../dsl/geometry.js';
+import { trimUnits } from '../../dsl/scheme.js';
 import { seededRandom } from '../reference/index.js';
 import { type AttendDraw, attendDraws, blockEdges } from './attendDraws.js';
 import { type Kind, kinds } from './draws.js';
@@ -121,11 +122,21 @@ function appendDraws(g: Geometry, wide: boolean): fc.Arbitrary<AppendDraw> {
   );
 }
 
+/** Numbers of tokens about the fewest of which a range over the whole prompt leaves out one number, or two, at each end. */
+function trimEdges({ keys, values }: ScalarGeometry): readonly number[] {
+  return [keys, values].flatMap(({ trim, scaleTokens, scaleChannels }) => {
+    if (trim === 0 || scaleTokens > 0) return [];
+    const first = Math.ceil(trimUnits / trim / scaleChannels);
+    return [first - 1, first, first + 1, 2 * first];
+  });
+}
+
 function prefillDraws(g: Geometry): fc.Arbitrary<PrefillDraw> {
   const { sinks, window } = g.scheme;
   const exact = sinks + window;
   const blocks = g.family === 'scalar' ? blockEdges(g) : [];
-  const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48, ...blocks].map((middle) => exact + middle);
+  const trims = g.family === 'scalar' ? trimEdges(g) : [];
+  const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48, ...blocks, ...trims].map((middle) => exact + middle);
   return fc.record({
     tokens: fc.oneof(
       { weight: 1, arbitrary: fc.constantFrom(0, 1, sinks, ...edges.slice(0, 3)) },

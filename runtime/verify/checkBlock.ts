@@ -1,6 +1,6 @@
 import { levelsOf } from '../../codegen/manifest.js';
 import type { ScalarGroups } from '../../dsl/geometry.js';
-import { toHalf } from '../reference/index.js';
+import { rangeOf, toHalf } from '../reference/index.js';
 import { outside, pastMidpoint } from './codeErrors.js';
 import { halfStep } from './judge.js';
 
@@ -40,11 +40,11 @@ const quotientRounding = 5e-7;
  * float16 as far as float32 decides it; codes to the codec's own function for the scale that was stored, and those of a
  * codec of kvforge to the nearest value too.
  */
-export function blockErrors({ codec, levelChannels }: ScalarGroups, block: BlockEvidence): BlockErrors {
+export function blockErrors({ codec, levelChannels, trim }: ScalarGroups, block: BlockEvidence): BlockErrors {
   const { device, source } = codec;
   const { offset, values } = block;
-  const offsets = device.offset ? offsetsOf(device.offset, block) : undefined;
-  const scales = scalesOf(device.scale, block);
+  const offsets = device.offset ? offsetsOf(device.offset, block, trim) : undefined;
+  const scales = scalesOf(device.scale, trim > 0 ? clampedTo(block, trim) : block);
   const refusedOffset = offsets?.find((given) => !Number.isFinite(given));
   const refusedScale = scales.find((given) => !(given >= 0 && given < Number.POSITIVE_INFINITY));
   const refused =
@@ -88,12 +88,26 @@ const finite = (error: number) => (Number.isNaN(error) ? Number.POSITIVE_INFINIT
 function offsetsOf(
   offset: NonNullable<ScalarGroups['codec']['device']['offset']>,
   { x, slack }: BlockEvidence,
+  trim: number,
 ): readonly number[] {
-  const ends = [-1, 0, 1].map((up) => {
-    const seen = x.map((number, i) => number + up * slack[i]!);
-    return { least: Math.min(...seen), greatest: Math.max(...seen) };
-  });
+  const ends = [-1, 0, 1].map((up) =>
+    rangeOf(
+      x.map((number, i) => number + up * slack[i]!),
+      trim,
+    ),
+  );
   return ends.flatMap(({ least }) => ends.map(({ greatest }) => offset(least, greatest)));
+}
+
+/** The block as its scale sees it: numbers beyond the range are its ends, which may be as unsure as any of them. */
+function clampedTo(block: BlockEvidence, trim: number): BlockEvidence {
+  const { least, greatest } = rangeOf(block.x, trim);
+  const unsure = block.slack.reduce((most, slack) => Math.max(most, slack), 0);
+  return {
+    ...block,
+    x: block.x.map((number) => Math.min(Math.max(number, least), greatest)),
+    slack: block.slack.map((slack, i) => (block.x[i]! > least && block.x[i]! < greatest ? slack : unsure)),
+  };
 }
 
 /** A number less the offset, and what float32 may lose of it: nothing where it has the number itself, as all devices round a difference alike. */

@@ -14,6 +14,7 @@ import {
 } from '../reference/index.js';
 import { sliceTokens } from '../reference/segmentsEncode.js';
 import { blockErrors } from './checkBlock.js';
+import { checkOutliers } from './checkOutliers.js';
 import { type Judge, Worst } from './judge.js';
 import { packScalarMiddle } from './packScalar.js';
 
@@ -27,22 +28,26 @@ export interface ScalarEvidence {
 /** Holds offsets, scales and codes of the middle to float64, each to what the kernels had stored before it. */
 export function checkScalar(g: ScalarGeometry, evidence: ScalarEvidence, prompt: Cache, judge: Judge): void {
   const { parts } = evidence;
-  for (const name of ['keys', 'values'] as const) checkCodes(g, parts, name, prompt[name], judge);
+  for (const name of ['keys', 'values'] as const) {
+    const coded = parts.middle[name];
+    const exact = sliceTokens(prompt[name], parts.middle.firstPosition, parts.middle.tokens);
+    const numbers = inForm(exact, coded.form, parts.middle.firstPosition, parts.rope);
+    const slack = slackOf(numbers, coded.form, parts.rope);
+    checkCodes(g, coded, name, { numbers, slack }, judge);
+    const clamped = parts.middle.clamped?.[name] ?? 0;
+    if (coded.outliers) checkOutliers(g[name], coded, name, { numbers, slack, clamped }, judge);
+  }
   checkPadding(g, evidence, judge);
 }
 
 function checkCodes(
   g: ScalarGeometry,
-  { middle, rope }: ScalarParts,
+  coded: ScalarCodes,
   name: keyof Cache,
-  prompt: HeadTensor,
+  { numbers, slack }: Record<'numbers' | 'slack', HeadTensor>,
   judge: Judge,
 ): void {
-  const coded = middle[name];
   const groups = g[name];
-  const exact = sliceTokens(prompt, middle.firstPosition, middle.tokens);
-  const numbers = inForm(exact, coded.form, middle.firstPosition, rope);
-  const slack = slackOf(numbers, coded.form, rope);
   const worst = {
     refused: new Worst(),
     offset: new Worst(),

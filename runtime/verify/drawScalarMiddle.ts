@@ -1,5 +1,5 @@
 import type { ScalarGeometry, ScalarGroups } from '../../dsl/geometry.js';
-import { type ScalarCodes, type ScalarMiddle, toHalf } from '../reference/index.js';
+import { type ScalarCodes, type ScalarMiddle, type ScalarOutliers, toHalf } from '../reference/index.js';
 import { blockRows, codingOf } from '../reference/unpackScalar.js';
 import type { SequenceDraw } from './attendDraws.js';
 import { codecValues } from './codeValues.js';
@@ -25,6 +25,9 @@ export function drawScalarMiddle(
     firstPosition: sinks,
     keys: drawCodes(g, g.keys, middle, { ...drawing, scale: keyScale, mean: () => mean(magnitude) }),
     values: drawCodes(g, g.values, middle, { ...drawing, scale: valueScale, mean: () => mean(1) }),
+    ...(g.keys.outlierCap + g.values.outlierCap > 0
+      ? { clamped: { keys: drawing.below(2 ** 16), values: drawing.below(2 ** 16) } }
+      : {}),
   });
 }
 
@@ -38,9 +41,9 @@ function drawCodes(
   g: ScalarGeometry,
   groups: ScalarGroups,
   tokens: number,
-  { random, below, scale, mean }: BlockDrawing,
+  { random, normal, below, scale, mean }: BlockDrawing,
 ): ScalarCodes {
-  const { codec, bits, levelChannels } = groups;
+  const { codec, bits, levelChannels, outlierCap } = groups;
   const values = codecValues(codec, levelChannels);
   const largest = largestOf(values);
   const coding = codingOf(groups);
@@ -54,5 +57,27 @@ function drawCodes(
     scales,
     ...(codec.device.offset ? { offsets: scales.map(offsetOf) } : {}),
     values,
+    ...(outlierCap > 0 ? { outliers: drawOutliers(g, outlierCap, tokens, { random, below, normal, scale }) } : {}),
   };
+}
+
+/** None, a few and as many as there may be; at either end of a head more often, and two of one channel, which add up. */
+function drawOutliers(
+  g: ScalarGeometry,
+  cap: number,
+  tokens: number,
+  { random, below, normal, scale }: Pick<BlockDrawing, 'random' | 'below' | 'normal' | 'scale'>,
+): ScalarOutliers {
+  const channels = new Uint16Array(tokens * g.kvHeads * cap);
+  const residuals = new Float64Array(channels.length);
+  for (let first = 0; first < channels.length; first += cap) {
+    const count = below(cap + 1);
+    const size = 2 * scale();
+    for (let i = first; i < first + count; i++) {
+      const ends = [0, g.headDim - 1, channels[first]!];
+      channels[i] = random() < 0.3 ? ends[below(ends.length)]! : below(g.headDim);
+      residuals[i] = toHalf(size * normal());
+    }
+  }
+  return { cap, channels, residuals };
 }

@@ -3,7 +3,7 @@
  * and launches each kernel again and again on the same input to see that its bytes stay:
  *
  *   node verifyAll.mjs cuda [--cases 1000] [--launches 1000] [--seconds 90] [--jobs 8] [--seed 1] [--only MODEL]
- *     [--json PATH]
+ *     [--schemes shard,shard-plus] [--json PATH]
  *
  * `cases` are those of a scheme over all models together, `launches` those of every kernel on one input; 0 leaves either
  * out. Parts (a scheme on a model) run in `jobs` processes, as float64 takes longer than the device, and a part begins no
@@ -14,7 +14,7 @@ import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { backendOf, countOf } from './openDevice.js';
-import { models, type Part, type PartResult, repeatedModels, runPart, schemes } from './verifyPart.js';
+import { fits, models, type Part, type PartResult, repeatedModels, runPart, schemes } from './verifyPart.js';
 
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,
@@ -25,6 +25,7 @@ const { values: options, positionals } = parseArgs({
     jobs: { type: 'string', default: '8' },
     seed: { type: 'string', default: '1' },
     only: { type: 'string' },
+    schemes: { type: 'string', default: 'shard,shard-plus' },
     json: { type: 'string' },
     part: { type: 'string' },
   },
@@ -40,6 +41,12 @@ backendOf(device);
 const names = Object.keys(models).filter((name) => options.only === undefined || name === options.only);
 if (names.length === 0) {
   console.error(`expected --only to be one of ${Object.keys(models).join(', ')}, got ${options.only}`);
+  process.exit(2);
+}
+const chosen = options.schemes.split(',');
+for (const name of chosen) {
+  if (Object.hasOwn(schemes, name)) continue;
+  console.error(`expected --schemes of ${Object.keys(schemes).join(', ')}, got ${name}`);
   process.exit(2);
 }
 const [cases, launches] = [countOf('--cases', options.cases, 0), countOf('--launches', options.launches, 0)];
@@ -59,7 +66,9 @@ const partOf = (scheme: string, model: string, own: Pick<Part, 'cases' | 'launch
   seed: seed + names.indexOf(model) * 100_000,
   ...own,
 });
-const everywhere = Object.keys(schemes).flatMap((scheme) => names.map((model) => ({ scheme, model })));
+const everywhere = chosen.flatMap((scheme) =>
+  names.filter((model) => fits(schemes[scheme]!, models[model]!)).map((model) => ({ scheme, model })),
+);
 const caseParts = everywhere
   .map(({ scheme, model }) => {
     return partOf(scheme, model, { cases: Math.ceil((cases * shareOf(model)) / shares), launches: 0 });
@@ -110,10 +119,10 @@ console.log(results[0]?.description ?? 'no part ended well');
 console.log(results[0]?.target ?? '');
 const pad = (text: string | number, width: number) => String(text).padStart(width);
 let [failed, unstable, short] = [0, 0, 0];
-for (const scheme of Object.keys(schemes)) {
+for (const scheme of chosen) {
   let made = 0;
   for (const result of results.filter((one) => one.scheme === scheme)) {
-    const head = `${scheme.padEnd(10)} ${result.model.padEnd(46)}`;
+    const head = `${scheme.padEnd(15)} ${result.model.padEnd(46)}`;
     const seconds = `${pad((result.ms / 1000).toFixed(0), 4)} s`;
     if (result.launches > 0) {
       const seen = result.stability.filter((one) => one.launches > 0);
@@ -141,7 +150,7 @@ for (const scheme of Object.keys(schemes)) {
     failed += result.failed;
     short += result.made < result.cases ? 1 : 0;
   }
-  console.log(`${scheme.padEnd(10)} ${made} cases`);
+  console.log(`${scheme.padEnd(15)} ${made} cases`);
 }
 for (const text of broken) console.log(`BROKEN: ${text}`);
 if (failed > 0 || unstable > 0 || broken.length > 0) process.exit(1);

@@ -1,5 +1,6 @@
 import { type GeneratedKernels, generate } from '../../codegen/generate.js';
-import { geometryOf, type ModelShape, presetModel, type Scheme, shard, shardPlus } from '../../dsl/index.js';
+import * as dsl from '../../dsl/index.js';
+import { geometryOf, KvforgeError, type ModelShape, presetModel, type Scheme } from '../../dsl/index.js';
 import { KvCache } from '../../runtime/cache.js';
 import type { Device } from '../../runtime/device.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
@@ -10,7 +11,24 @@ import { cases as testCases } from '../../test/stages/harness.js';
 import { backendOf } from './openDevice.js';
 import { repeating, type Stability } from './stability.js';
 
-export const schemes: Readonly<Record<string, Scheme>> = { shard, 'shard-plus': shardPlus };
+/** Every preset, as the package exports them. */
+export const schemes: Readonly<Record<string, Scheme>> = Object.fromEntries(
+  Object.values(dsl as Readonly<Record<string, unknown>>).flatMap((exported) => {
+    const isScheme = typeof exported === 'object' && exported !== null && 'keys' in exported && 'stream' in exported;
+    return isScheme ? [[(exported as Scheme).name, exported as Scheme] as const] : [];
+  }),
+);
+
+/** Whether a scheme is for a model at all: heads of 96 channels have no blocks of 64. */
+export function fits(scheme: Scheme, model: ModelShape): boolean {
+  try {
+    geometryOf(scheme, model);
+    return true;
+  } catch (error) {
+    if (error instanceof KvforgeError && error.code === 'invalid-scheme') return false;
+    throw error;
+  }
+}
 
 /** Shapes of the property tests, and real ones: GQA 4 and 7, no GQA with heads of 96, capped scores with heads of 256. */
 export const models: Readonly<Record<string, ModelShape>> = Object.fromEntries(

@@ -130,6 +130,12 @@ __device__ __forceinline__ void cp_async_16_of_line(void* shared, const void* gl
                : "memory");
 }
 
+__device__ __forceinline__ void cp_async_8(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(shared)),
+               "l"(__cvta_generic_to_global(global))
+               : "memory");
+}
+
 __device__ __forceinline__ void cp_async_4(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)),
                "l"(__cvta_generic_to_global(global))
@@ -166,7 +172,7 @@ __device__ __forceinline__ void prefetch_line(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(global)));
 }
 
-// A tile matrix of a product: 8 columns by 8 halves of k lie together in 128 bytes, a column in 16. `k_stride` and
+// A tile matrix of a product: 8 columns by 8 halves or 16 bytes of k lie together in 128 bytes, a column in 16. `k_stride` and
 // `column_stride` are the bytes from one such core to the next along k and along the columns.
 struct MatrixTiles {
   unsigned long long descriptor;
@@ -203,8 +209,24 @@ __device__ __forceinline__ float exp2_approximate(float value) {
   return power;
 }
 
-// d += a * b of a warpgroup: 64 rows, 16 to each of four neighbouring warps with the fragments a of mma_m16n8k16, and
-// two columns of d for every register: d[4j .. 4j+3] are columns 8j to 8j+7 as mma_m16n8k16 has them. Between
+// (bits & mask) ^ flips in one instruction, where the compiler makes two.
+__device__ __forceinline__ u32 mask_and_flip(u32 bits, u32 mask, u32 flips) {
+  u32 result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(bits), "r"(mask), "r"(flips));
+  return result;
+}
+
+// Numbers that are computed by here: what products take would else be computed between them, and then they wait for each
+// other.
+template <u32 rows, u32 columns>
+__device__ __forceinline__ void settle(u32 (&numbers)[rows][columns]) {
+#pragma unroll
+  for (u32 i = 0; i < rows * columns; ++i) asm volatile("" : "+r"(numbers[i / columns][i % columns]));
+}
+
+// d += a * b of a warpgroup: 64 rows, 16 to each of four neighbouring warps. Of halves, 16 along k, with the fragments a of
+// mma_m16n8k16; of signed bytes, 32 along k, where a register of a has four of them instead of two halves, and the sums
+// are exact. Two columns of d for every register: d[4j .. 4j+3] are columns 8j to 8j+7 as mma_m16n8k16 has them. Between
 // begin_products() and wait_products() nobody touches a or d. What ordinary stores put into b is seen once
 // publish_shared() and then a barrier follow it.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -228,65 +250,52 @@ __device__ __forceinline__ void wait_products(float (&d)[registers]) {
 #pragma unroll
   for (u32 i = 0; i < registers; ++i) asm volatile("" : "+f"(d[i])::"memory");  // no use moves above the wait
 }
+template <u32 registers>
+__device__ __forceinline__ void wait_products(i32 (&d)[registers]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (u32 i = 0; i < registers; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
 // wgmma for every number of columns: an operand is named by its place, so each number of sums has names of its own.
-#define KVF_FOUR_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define KVF_SUMS_8 KVF_FOUR_SUMS(0), KVF_FOUR_SUMS(4)
-#define KVF_SUMS_12 KVF_SUMS_8, KVF_FOUR_SUMS(8)
-#define KVF_SUMS_16 KVF_SUMS_12, KVF_FOUR_SUMS(12)
-#define KVF_SUMS_20 KVF_SUMS_16, KVF_FOUR_SUMS(16)
-#define KVF_SUMS_24 KVF_SUMS_20, KVF_FOUR_SUMS(20)
-#define KVF_SUMS_28 KVF_SUMS_24, KVF_FOUR_SUMS(24)
-#define KVF_SUMS_32 KVF_SUMS_28, KVF_FOUR_SUMS(28)
-#define KVF_SUMS_36 KVF_SUMS_32, KVF_FOUR_SUMS(32)
-#define KVF_SUMS_40 KVF_SUMS_36, KVF_FOUR_SUMS(36)
-#define KVF_SUMS_44 KVF_SUMS_40, KVF_FOUR_SUMS(40)
-#define KVF_SUMS_48 KVF_SUMS_44, KVF_FOUR_SUMS(44)
-#define KVF_SUMS_52 KVF_SUMS_48, KVF_FOUR_SUMS(48)
-#define KVF_SUMS_56 KVF_SUMS_52, KVF_FOUR_SUMS(52)
-#define KVF_SUMS_60 KVF_SUMS_56, KVF_FOUR_SUMS(56)
-#define KVF_SUMS_64 KVF_SUMS_60, KVF_FOUR_SUMS(60)
-#define KVF_SUMS_68 KVF_SUMS_64, KVF_FOUR_SUMS(64)
+#define KVF_FOUR_SUMS(kind, i) kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3])
+#define KVF_EIGHT_SUMS(kind, i) KVF_FOUR_SUMS(kind, i), KVF_FOUR_SUMS(kind, i + 4)
+#define KVF_SUMS_8(kind) KVF_EIGHT_SUMS(kind, 0)
+#define KVF_SUMS_16(kind) KVF_SUMS_8(kind), KVF_EIGHT_SUMS(kind, 8)
+#define KVF_SUMS_24(kind) KVF_SUMS_16(kind), KVF_EIGHT_SUMS(kind, 16)
+#define KVF_SUMS_32(kind) KVF_SUMS_24(kind), KVF_EIGHT_SUMS(kind, 24)
+#define KVF_SUMS_40(kind) KVF_SUMS_32(kind), KVF_EIGHT_SUMS(kind, 32)
+#define KVF_SUMS_48(kind) KVF_SUMS_40(kind), KVF_EIGHT_SUMS(kind, 40)
+#define KVF_SUMS_56(kind) KVF_SUMS_48(kind), KVF_EIGHT_SUMS(kind, 48)
+#define KVF_SUMS_64(kind) KVF_SUMS_56(kind), KVF_EIGHT_SUMS(kind, 56)
 #define KVF_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define KVF_NAMES_12 KVF_NAMES_8 ", %8, %9, %10, %11"
-#define KVF_NAMES_16 KVF_NAMES_12 ", %12, %13, %14, %15"
-#define KVF_NAMES_20 KVF_NAMES_16 ", %16, %17, %18, %19"
-#define KVF_NAMES_24 KVF_NAMES_20 ", %20, %21, %22, %23"
-#define KVF_NAMES_28 KVF_NAMES_24 ", %24, %25, %26, %27"
-#define KVF_NAMES_32 KVF_NAMES_28 ", %28, %29, %30, %31"
-#define KVF_NAMES_36 KVF_NAMES_32 ", %32, %33, %34, %35"
-#define KVF_NAMES_40 KVF_NAMES_36 ", %36, %37, %38, %39"
-#define KVF_NAMES_44 KVF_NAMES_40 ", %40, %41, %42, %43"
-#define KVF_NAMES_48 KVF_NAMES_44 ", %44, %45, %46, %47"
-#define KVF_NAMES_52 KVF_NAMES_48 ", %48, %49, %50, %51"
-#define KVF_NAMES_56 KVF_NAMES_52 ", %52, %53, %54, %55"
-#define KVF_NAMES_60 KVF_NAMES_56 ", %56, %57, %58, %59"
-#define KVF_NAMES_64 KVF_NAMES_60 ", %60, %61, %62, %63"
-#define KVF_NAMES_68 KVF_NAMES_64 ", %64, %65, %66, %67"
-#define KVF_ISSUE_PRODUCTS(sums, columns, a0, a1, a2, a3, tiles, adds)                                                    \
-  __device__ __forceinline__ void issue_products(float (&d)[sums], const u32 (&a)[4], MatrixTiles b, bool accumulate) { \
+#define KVF_NAMES_16 KVF_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define KVF_NAMES_24 KVF_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define KVF_NAMES_32 KVF_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define KVF_NAMES_40 KVF_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define KVF_NAMES_48 KVF_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define KVF_NAMES_56 KVF_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define KVF_NAMES_64 KVF_NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define KVF_ISSUE_PRODUCTS(type, kind, shape, rest, sums, columns, a0, a1, a2, a3, tiles, adds)                         \
+  __device__ __forceinline__ void issue_products(type (&d)[sums], const u32 (&a)[4], MatrixTiles b, bool accumulate) {  \
     asm volatile(                                                                                                       \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %" #adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns                   \
-        "k16.f32.f16.f16 {" KVF_NAMES_##sums "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #tiles                    \
-        ", p, 1, 1, 0;\n}\n"                                                                                            \
-        : KVF_SUMS_##sums                                                                                               \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %" #adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns shape             \
+        " {" KVF_NAMES_##sums "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #tiles ", p" rest ";\n}\n"               \
+        : KVF_SUMS_##sums(kind)                                                                                         \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((u32)accumulate));                         \
   }
-KVF_ISSUE_PRODUCTS(8, 16, 8, 9, 10, 11, 12, 13)
-KVF_ISSUE_PRODUCTS(12, 24, 12, 13, 14, 15, 16, 17)
-KVF_ISSUE_PRODUCTS(16, 32, 16, 17, 18, 19, 20, 21)
-KVF_ISSUE_PRODUCTS(20, 40, 20, 21, 22, 23, 24, 25)
-KVF_ISSUE_PRODUCTS(24, 48, 24, 25, 26, 27, 28, 29)
-KVF_ISSUE_PRODUCTS(28, 56, 28, 29, 30, 31, 32, 33)
-KVF_ISSUE_PRODUCTS(32, 64, 32, 33, 34, 35, 36, 37)
-KVF_ISSUE_PRODUCTS(36, 72, 36, 37, 38, 39, 40, 41)
-KVF_ISSUE_PRODUCTS(40, 80, 40, 41, 42, 43, 44, 45)
-KVF_ISSUE_PRODUCTS(44, 88, 44, 45, 46, 47, 48, 49)
-KVF_ISSUE_PRODUCTS(48, 96, 48, 49, 50, 51, 52, 53)
-KVF_ISSUE_PRODUCTS(52, 104, 52, 53, 54, 55, 56, 57)
-KVF_ISSUE_PRODUCTS(56, 112, 56, 57, 58, 59, 60, 61)
-KVF_ISSUE_PRODUCTS(60, 120, 60, 61, 62, 63, 64, 65)
-KVF_ISSUE_PRODUCTS(64, 128, 64, 65, 66, 67, 68, 69)
-KVF_ISSUE_PRODUCTS(68, 136, 68, 69, 70, 71, 72, 73)
+#define KVF_HALF_PRODUCTS(...) KVF_ISSUE_PRODUCTS(float, "+f", "k16.f32.f16.f16", ", 1, 1, 0", __VA_ARGS__)
+#define KVF_BYTE_PRODUCTS(...) KVF_ISSUE_PRODUCTS(i32, "+r", "k32.s32.s8.s8", "", __VA_ARGS__)
+KVF_HALF_PRODUCTS(8, 16, 8, 9, 10, 11, 12, 13)
+KVF_HALF_PRODUCTS(16, 32, 16, 17, 18, 19, 20, 21)
+KVF_HALF_PRODUCTS(24, 48, 24, 25, 26, 27, 28, 29)
+KVF_HALF_PRODUCTS(32, 64, 32, 33, 34, 35, 36, 37)
+KVF_HALF_PRODUCTS(40, 80, 40, 41, 42, 43, 44, 45)
+KVF_HALF_PRODUCTS(48, 96, 48, 49, 50, 51, 52, 53)
+KVF_HALF_PRODUCTS(56, 112, 56, 57, 58, 59, 60, 61)
+KVF_HALF_PRODUCTS(64, 128, 64, 65, 66, 67, 68, 69)
+KVF_BYTE_PRODUCTS(16, 32, 16, 17, 18, 19, 20, 21)
+KVF_BYTE_PRODUCTS(32, 64, 32, 33, 34, 35, 36, 37)
+KVF_BYTE_PRODUCTS(48, 96, 48, 49, 50, 51, 52, 53)
 
 #else
 
@@ -297,32 +306,39 @@ __device__ __forceinline__ void take_registers() {}
 __device__ __forceinline__ void publish_shared() {}
 __device__ __forceinline__ void begin_products() {}
 __device__ __forceinline__ void commit_products() {}
-template <u32 registers>
-__device__ __forceinline__ void wait_products(float (&)[registers]) {}
+template <typename Sum, u32 registers>
+__device__ __forceinline__ void wait_products(Sum (&)[registers]) {}
+
+__device__ __forceinline__ void multiply_tile(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_m16n8k16(d, a, b); }
+__device__ __forceinline__ void multiply_tile(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
 // The same by mma.sync: every warp reads all of b.
-template <u32 registers>
-__device__ __forceinline__ void issue_products(float (&d)[registers], const u32 (&a)[4], MatrixTiles b, bool accumulate) {
+template <typename Sum, u32 registers>
+__device__ __forceinline__ void issue_products(Sum (&d)[registers], const u32 (&a)[4], MatrixTiles b, bool accumulate) {
   const u32 row = ((u32)b.descriptor & 0x3fffu) << 4;
   const u32 k_stride = ((u32)(b.descriptor >> 16) & 0x3fffu) << 4;
   const u32 column_stride = ((u32)(b.descriptor >> 32) & 0x3fffu) << 4;
   const u32 lane_row = row + lane_id() % 8 * 16 + lane_id() / 8 % 2 * k_stride;
 #pragma unroll
-  for (u32 j = 0; j < (registers + 4) / 8; ++j) {
-    // Eight columns more at a time, where there are.
-    const u32 last = j * 8 + 4 < registers ? 1 : 0;
+  for (u32 j = 0; j < registers / 8; ++j) {
+    // Sixteen columns.
     u32 tiles[4];
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
-                 : "r"(lane_row + (j * 2 + lane_id() / 16 * last) * column_stride)
+                 : "r"(lane_row + (j * 2 + lane_id() / 16) * column_stride)
                  : "memory");
 #pragma unroll
-    for (u32 half = 0; half <= last; ++half) {
-      float sum[4];
+    for (u32 half = 0; half < 2; ++half) {
+      Sum sum[4];
 #pragma unroll
-      for (u32 i = 0; i < 4; ++i) sum[i] = accumulate ? d[j * 8 + half * 4 + i] : 0.0f;
+      for (u32 i = 0; i < 4; ++i) sum[i] = accumulate ? d[j * 8 + half * 4 + i] : Sum(0);
       const u32 column[2] = {tiles[half * 2], tiles[half * 2 + 1]};
-      mma_m16n8k16(sum, a, column);
+      multiply_tile(sum, a, column);
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) d[j * 8 + half * 4 + i] = sum[i];
     }

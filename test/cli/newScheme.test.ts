@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
@@ -40,6 +40,24 @@ test('writes over nothing', async () => {
   expect(second.err.trimEnd()).toBe(
     `error: ${join(folder, 'twice.ts')}: expected a file that can be made, got one that is there\n  Take another name, or another --dir.`,
   );
+});
+
+test('writes both files or none', async () => {
+  writeFileSync(join(folder, 'half.test.ts'), 'mine');
+  const run = await cli('new', 'scheme', 'half', '--dir', folder);
+  expect(run.code).toBe(2);
+  expect(run.err.trimEnd()).toBe(
+    `error: ${join(folder, 'half.test.ts')}: expected a file that can be made, got one that is there\n  Take another name, or another --dir.`,
+  );
+  expect(existsSync(join(folder, 'half.ts'))).toBe(false);
+  expect(readFileSync(join(folder, 'half.test.ts'), 'utf8')).toBe('mine');
+});
+
+test('names the next command as a shell takes it', async () => {
+  const spaced = join(folder, 'my schemes');
+  mkdirSync(spaced);
+  const run = await cli('new', 'scheme', 'two', '--dir', spaced);
+  expect(run.out).toContain(`kvforge verify '${join(spaced, 'two.ts')}' --model llama-3.1-8b`);
 });
 
 test.each([

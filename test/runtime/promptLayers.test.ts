@@ -67,31 +67,51 @@ describe('a file is refused', () => {
   const [keys, values] = layer(0, 4) as [[string, Tensor], [string, Tensor]];
 
   test('without layers', () => {
-    expect(faultOf()).toMatchInlineSnapshot(`"tensor layers.0.keys: expected the keys of a layer, got none. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
+    expect(faultOf()).toMatchInlineSnapshot(
+      `"tensor layers.0.keys: expected the keys of a layer, got none. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
   });
 
   test('with a tensor of another name', () => {
-    expect(faultOf(keys, values, ['layers.0.k', tensor([1])])).toMatchInlineSnapshot(`"tensor layers.0.k: expected layers.N.keys, layers.N.values or layers.N.queries, got another name. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
-    expect(faultOf(['layers.00.keys', keys[1]], values)).toMatchInlineSnapshot(`"tensor layers.00.keys: expected layers.N.keys, layers.N.values or layers.N.queries, got another name. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
+    expect(faultOf(keys, values, ['layers.0.k', tensor([1])])).toMatchInlineSnapshot(
+      `"tensor layers.0.k: expected layers.N.keys, layers.N.values or layers.N.queries, got another name. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
+    expect(faultOf(['layers.00.keys', keys[1]], values)).toMatchInlineSnapshot(
+      `"tensor layers.00.keys: expected layers.N.keys, layers.N.values or layers.N.queries, got another name. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
   });
 
   test('with a layer that the model has not', () => {
     expect(faultOf(...layer(29, 4))).toBe('none');
-    expect(faultOf(...layer(30, 4))).toMatchInlineSnapshot(`"tensor layers.30: expected layers 0 to 29 of smollm2-135m, got 30. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
+    expect(faultOf(...layer(30, 4))).toMatchInlineSnapshot(
+      `"tensor layers.30: expected layers 0 to 29 of smollm2-135m, got 30. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
   });
 
   test('with keys alone', () => {
-    expect(faultOf(keys)).toMatchInlineSnapshot(`"tensor layers.0.values: expected F16 [3 KV heads, 4, 64], got none. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
+    expect(faultOf(keys)).toMatchInlineSnapshot(
+      `"tensor layers.0.values: expected F16 [3 KV heads, 4, 64], got none. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
   });
 
   test('with values of other tokens', () => {
-    expect(faultOf(keys, ['layers.0.values', tensor([kvHeads, 5, headDim])])).toMatchInlineSnapshot(`"tensor layers.0.values: expected F16 [3 KV heads, 4, 64], got F16 [3, 5, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
+    expect(faultOf(keys, ['layers.0.values', tensor([kvHeads, 5, headDim])])).toMatchInlineSnapshot(
+      `"tensor layers.0.values: expected F16 [3 KV heads, 4, 64], got F16 [3, 5, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
   });
 
   test('with another type, number of heads or of dimensions', () => {
-    expect(faultOf(['layers.0.keys', tensor([kvHeads, 4, headDim], 0, 'BF16')], values)).toMatchInlineSnapshot(`"tensor layers.0.keys: expected F16 [3 KV heads, tokens, 64], got BF16 [3, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
-    expect(faultOf(['layers.0.keys', tensor([heads, 4, headDim])], values)).toMatchInlineSnapshot(`"tensor layers.0.keys: expected F16 [3 KV heads, tokens, 64], got F16 [9, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
-    expect(faultOf(['layers.0.keys', tensor([1, kvHeads, 4, headDim])], values)).toMatchInlineSnapshot(`"tensor layers.0.keys: expected F16 [3 KV heads, tokens, 64], got F16 [1, 3, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
-    expect(faultOf(keys, values, ['layers.0.queries', tensor([kvHeads, 4, headDim])])).toMatchInlineSnapshot(`"tensor layers.0.queries: expected F16 [9 heads, positions, 64], got F16 [3, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`);
+    expect(faultOf(['layers.0.keys', tensor([kvHeads, 4, headDim], 0, 'BF16')], values)).toMatchInlineSnapshot(
+      `"tensor layers.0.keys: expected F16 [3 KV heads, tokens, 64], got BF16 [3, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
+    expect(faultOf(['layers.0.keys', tensor([heads, 4, headDim])], values)).toMatchInlineSnapshot(
+      `"tensor layers.0.keys: expected F16 [3 KV heads, tokens, 64], got F16 [9, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
+    expect(faultOf(['layers.0.keys', tensor([1, kvHeads, 4, headDim])], values)).toMatchInlineSnapshot(
+      `"tensor layers.0.keys: expected F16 [3 KV heads, tokens, 64], got F16 [1, 3, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
+    expect(faultOf(keys, values, ['layers.0.queries', tensor([kvHeads, 4, headDim])])).toMatchInlineSnapshot(
+      `"tensor layers.0.queries: expected F16 [9 heads, positions, 64], got F16 [3, 4, 64]. Write keys after RoPE, values, and the queries of the last positions, all as F16 tensors."`,
+    );
   });
 });

@@ -58,7 +58,7 @@ describe.each(splitCases)('attention that turns queries for slow pairs, $name', 
     device = await EmulatorDevice.open({ checks: 'full', order: 'shuffled', seed: 5 });
     const generated = await generate(drawnCase.scheme, drawnCase.model, target);
     const attend = generated.manifest.kernels.find(({ entry }) => entry === 'attend');
-    expect(attend?.tunables).toMatchObject({ split: 1, basisHalves: 2, queryHalves: 2, keyHalves: 2 });
+    expect(attend?.tunables).toMatchObject({ split: 1 });
     kernels = await LoadedKernels.load(device, generated, ['attend']);
   });
   afterAll(() => device?.close());

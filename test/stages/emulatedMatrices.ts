@@ -31,8 +31,8 @@ export function withEmulatedMatrices(source: string): string {
     .replace(/\w+ = subgroupMatrixMultiplyAccumulate\(/g, 'multiply_matrices(')
     .replace(/subgroupMatrixStore<row_major>\(&region, /g, 'store_region(')
     .replace(/subgroupMax\(value\)/g, 'shared_max(vec4f(value, value)).xy')
-    .replace(/subgroupMax\((top_\d+)\)/g, 'shared_max($1)')
-    .replace(/subgroupShuffleXor\((\w+), (\du)\)/g, 'shared_of($1, (emulated_thread % 32u) ^ $2)')
+    .replace(/subgroupShuffleXor\((\w+), (\d+u)\)/g, 'shared_of($1, (emulated_thread % 32u) ^ $2)')
+    .replace(/subgroupShuffle\(/g, 'shared_of(')
     .replace(/bitcast<u32>\(bitcast<vec2<f16>>\((\w+\.\w)\) \+ zero\)/g, 'pack2x16float(unpack2x16float($1) + zero)')
     .replace(/vec2<f16>\(f16\((.*)\) - 1024\.0h\)/g, 'vec2f($1 - 1024.0)')
     .replace(

@@ -3,7 +3,7 @@
 // keys:   unrope, pca(rank 192, bits 4/4/4, group 64, i8 basis)
 // values: hadamard, channelMax, vq(4 channels, 256 entries)
 // stream: lloydMax(8 bits); sinks 4, window 64
-// tunables: basisHalves = 2, queryHalves = 2, keyHalves = 2, split = 1, coefficientHalves = 2, warps = 4, basisBytes = 2
+// tunables: split = 1, coefficientHalves = 2, warps = 4, basisBytes = 2
 
 #include "prelude.cuh"
 
@@ -52,19 +52,16 @@ constexpr u32 AT_STREAM_KEY_CODES = 22;  // in the record, first word of streamK
 constexpr u32 AT_STREAM_KEY_NORMS = 23;  // in the record, first word of streamKeyNorms: f16 [stream][8 KV heads]
 constexpr u32 AT_STREAM_VALUE_CODES = 24;  // in the record, first word of streamValueCodes: 8-bit fields [stream][8 KV heads][128], after Hadamard
 constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // in the record, first word of streamValueNorms: f16 [stream][8 KV heads]
-constexpr u32 THREADS = 384;  // threads of a block
-constexpr u32 WARPGROUPS = 2;  // groups of four warps that take tiles in turn
-constexpr u32 WARPS = 12;  // warps of a block
-constexpr u32 CONSUMER_REGISTERS = 176;  // registers of a thread that takes tokens
-constexpr u32 PRODUCER_REGISTERS = 152;  // registers of a thread that turns queries
-constexpr u32 BLOCK_REGISTERS = 168;  // registers of a thread before the middle and after it
-constexpr u32 BASIS_HALVES = 2;  // f16 numbers whose sum is an entry of the basis for fast pairs, times its scales
-constexpr u32 QUERY_HALVES = 2;  // f16 numbers whose sum is a number of a turned query
-constexpr u32 KEY_HALVES = 2;  // f16 numbers whose sum is a channel of a rebuilt key
+constexpr u32 THREADS = 512;  // threads of a block
+constexpr u32 WARPGROUPS = 3;  // groups of four warps that take tiles in turn
+constexpr u32 WARPS = 16;  // warps of a block
+constexpr u32 CONSUMER_REGISTERS = 128;  // registers of a thread that takes tokens
+constexpr u32 PRODUCER_REGISTERS = 128;  // registers of a thread that turns queries
+constexpr u32 BLOCK_REGISTERS = 128;  // registers of a thread before the middle and after it
 constexpr u32 FAST_PAIRS = 24;  // pairs of channels that are rotated token by token; the others turn with the query
 constexpr u32 SPLIT_TILE = 128;  // positions that share a turned query
 constexpr u32 PASS_TILES = 8;  // pairs of 8-channel tiles that a warp rebuilds at a time
-constexpr u32 SHARED_BYTES = 223680;  // shared memory that a launch asks for
+constexpr u32 SHARED_BYTES = 208192;  // shared memory that a launch asks for
 constexpr u32 WORK_ITEM_WORDS = 6;  // words of a work item
 constexpr u32 PARTIAL_WORDS = 1040;  // numbers of one partial result
 constexpr u32 CHUNK_UNIT = 128;  // a split gets a multiple of so many tokens
@@ -271,37 +268,51 @@ __device__ __forceinline__ void merge_rows(const float* partials, u32 splits, fl
 constexpr u32 SETS = (GROUP_SIZE + 3) / 4;           // four query heads fill the eight columns of a product
 constexpr u32 STEP_TOKENS = 64;                      // a warpgroup takes so many at a time, each of its warps 16
 constexpr u32 SLOW_STEPS = (PAIRS - FAST_PAIRS) / 8;  // k = 16 steps of a product over the channels of slow pairs
-constexpr u32 FAST_STEPS = FAST_PAIRS / 8;           // and of fast pairs
-constexpr u32 KEY_STEPS = RANK / 16;                 // and over components
-constexpr u32 LANE_WORDS = KEY_ROW_WORDS / 4;        // words of one token's key codes that a lane unpacks
+constexpr u32 KEY_STEPS = RANK / 32;                 // k = 32 steps over components
+constexpr u32 LANE_WORDS = KEY_ROW_WORDS / 4;        // words of one token's key codes that a lane unpacks: one a step
 constexpr u32 VECTORS = HEAD_DIM / CHANNELS;         // value vectors of a head
 constexpr u32 LANE_VECTORS = VECTORS / 8;            // of which a lane looks up so many for each of its tokens
-constexpr u32 QUERY_TILES = SETS * 2 * QUERY_HALVES;  // 8-column tiles of the product with the codes: turned queries
-constexpr u32 FAST_TILES = FAST_PAIRS / 4;             // then a column for every channel of a fast pair
-constexpr u32 COLUMN_TILES = QUERY_TILES + FAST_TILES * BASIS_HALVES;  // and one for what a half leaves of its basis
-constexpr u32 K_STRIDE = COLUMN_TILES * 128;         // bytes from eight components of these columns to the next eight
-constexpr u32 SLOW_STRIDE = (RANK / 8 + 1) * 128;    // bytes from eight channels of slow pairs to the next, as columns of components and mean
 constexpr u32 ANGLE_STRIDE = FAST_PAIRS + 4;         // pairs; spreads the rows over the banks
 constexpr u32 TURN_WARPS = 2 * SETS;                 // warps of the producer that turn the query for one tile
-constexpr float QUERY_SHRINK = 0x1p-17f;             // brings turned queries, sums of 2^32 at most, into a half
+
+// The product with the codes is one of integers. A column is a fixed-point number of 16 bits for every component, in two
+// planes of bytes that are columns of their own: high times 256 plus low, times the column's scale. Codes are signed bytes
+// 16 times what they stand for. So no product and no sum is rounded, and a column's error is 2^-16 of its largest number.
+constexpr u32 TURNED_TILES = SETS * 2;               // 8-column tiles of a plane of turned queries: four functions a head
+constexpr u32 FAST_TILES = FAST_PAIRS / 4;           // and of a plane of fast pairs: a column for every channel
+constexpr u32 TURNED_STRIDE = TURNED_TILES * 256;    // bytes from 16 components of turned queries to the next 16
+constexpr u32 FAST_STRIDE = FAST_TILES * 256;        // and of fast pairs
+constexpr u32 SLOW_STRIDE = RANK * 16;               // bytes from eight channels of slow pairs to the next, as columns of components
+constexpr float LARGEST_FIXED = 32512.0f;            // both planes of it fit into signed bytes
+constexpr float CODE_FACTOR = 16.0f;
 
 // Offsets in shared memory, in bytes. A codebook entry has a copy for every lane, so that lookups never meet in a bank.
 constexpr u32 SHARED_SLOW = ENTRIES * 256;
-constexpr u32 SHARED_PRODUCTS = SHARED_SLOW + SLOW_STEPS * 2 * SLOW_STRIDE;
-constexpr u32 PRODUCT_BYTES = RANK / 8 * K_STRIDE;  // of a warpgroup that takes tokens
-constexpr u32 SHARED_ANGLES = SHARED_PRODUCTS + WARPGROUPS * PRODUCT_BYTES;
+constexpr u32 SHARED_FAST = SHARED_SLOW + SLOW_STEPS * 2 * SLOW_STRIDE;
+constexpr u32 SHARED_SLOTS = SHARED_FAST + RANK / 16 * FAST_STRIDE;
+// A slot has what the producer makes for one tile: columns of turned queries; the query as the fast pairs of either half
+// meet it; of every function of a head, its score with the mean and the scale of its column. A warpgroup has two slots.
+constexpr u32 FAST_QUERY_BYTES = SETS * FAST_PAIRS * 32;  // of half a tile
+constexpr u32 SLOT_FAST_QUERIES = RANK / 16 * TURNED_STRIDE;
+constexpr u32 SLOT_MEANS = SLOT_FAST_QUERIES + 2 * FAST_QUERY_BYTES;
+constexpr u32 SLOT_SCALES = SLOT_MEANS + SETS * 64;
+constexpr u32 SLOT_BYTES = SLOT_SCALES + SETS * 64;
+constexpr u32 SHARED_RAW = SHARED_SLOTS;  // [channel][RANK]: the basis as it comes, before slots are filled
+static_assert(HEAD_DIM * RANK <= 2 * WARPGROUPS * SLOT_BYTES, "the basis fits where the slots will be");
+constexpr u32 SHARED_ANGLES = SHARED_SLOTS + 2 * WARPGROUPS * SLOT_BYTES;
 constexpr u32 SHARED_FUNCTIONS = SHARED_ANGLES + STEP_TOKENS * ANGLE_STRIDE * 8;
 constexpr u32 SHARED_COEFFICIENTS = SHARED_FUNCTIONS + SPLIT_TILE * 16;
-constexpr u32 SHARED_FAST_MEAN = SHARED_COEFFICIENTS + SLOW_STEPS * 8 * 32;
-constexpr u32 SHARED_COMPONENT_SCALES = SHARED_FAST_MEAN + FAST_PAIRS * 8;
-constexpr u32 SHARED_PLACE_SCALES = SHARED_COMPONENT_SCALES + RANK * 4;  // of turned queries, in the order of places along k
+constexpr u32 SHARED_FAST_SCALES = SHARED_COEFFICIENTS + SLOW_STEPS * 8 * 32;  // [fast pair](both means, both scales)
+constexpr u32 SHARED_SLOW_MEANS = SHARED_FAST_SCALES + FAST_PAIRS * 16;        // [slow pair](both means)
+constexpr u32 SHARED_COMPONENT_SCALES = SHARED_SLOW_MEANS + SLOW_STEPS * 64;
+constexpr u32 SHARED_PLACE_SCALES = SHARED_COMPONENT_SCALES + RANK * 4;  // the same in the order of places along k
 constexpr u32 SHARED_QUERY_PAIRS = SHARED_PLACE_SCALES + RANK * 4;
 constexpr u32 SHARED_MAXIMA = SHARED_QUERY_PAIRS + SETS * 4 * PAIRS * 8;
-constexpr u32 SHARED_TURNED = SHARED_MAXIMA + 128;
-// Operands of the fast pairs for two tiles, and sums of the mean, of every warpgroup.
-constexpr u32 FAST_BYTES = FAST_STEPS * SETS * 256;  // of half a tile
-constexpr u32 TURNED_BYTES = 4 * FAST_BYTES + SETS * 64;
-constexpr u32 MIDDLE_BYTES = SHARED_TURNED + WARPGROUPS * TURNED_BYTES;
+// Of every warp that takes tokens, key codes and value indices of 16, on their way from global memory.
+constexpr u32 CODE_BYTES = 16 * KEY_ROW_WORDS * 4;
+constexpr u32 INDEX_BYTES = 16 * VECTORS;
+constexpr u32 SHARED_CODES = SHARED_MAXIMA + 128;
+constexpr u32 MIDDLE_BYTES = SHARED_CODES + WARPGROUPS * 4 * (CODE_BYTES + INDEX_BYTES);
 
 // What the other segments need takes the place of all this: the merge, then the query as it is and, transformed, as two
 // halves.
@@ -623,89 +634,114 @@ __device__ __forceinline__ u32 stage_query(const u32* query, const WorkItem& own
   return exponent;
 }
 
-// A word of key codes has eight fields, and each of its four masks takes two of them, value and value + 4, as the last
-// bits of two halves: subnormal numbers, which a product takes as they are. So no code is converted. Odd values stand
-// four bits higher, which their rows of the basis make up for. This word of a row of codes is the lane's, for the steps
-// 2 * word and 2 * word + 1.
-__device__ __forceinline__ u32 word_of_lane(u32 word, u32 lane) {
-  return KEY_ROW_WORDS % 8 == 0 ? word / 2 * 8 + lane * 2 + word % 2 : word * 4 + lane;
+// The lane and step that unpack a word of a row of key codes.
+__device__ __forceinline__ u32 lane_of_word(u32 row_word) {
+  return KEY_ROW_WORDS % 8 == 0 ? row_word % 8 / 2 : row_word % 4;
+}
+__device__ __forceinline__ u32 step_of_word(u32 row_word) {
+  return KEY_ROW_WORDS % 8 == 0 ? row_word / 8 * 2 + row_word % 2 : row_word / 4;
+}
+// The word of a row that a lane unpacks for a step; of two steps they are neighbours where there are enough.
+__device__ __forceinline__ u32 word_of_lane(u32 step, u32 lane) {
+  return KEY_ROW_WORDS % 8 == 0 ? step / 2 * 8 + lane * 2 + step % 2 : step * 4 + lane;
 }
 
-// Where the components of word `row_word`, value `value` and value + 4, lie along k, in bytes: `k_stride` from eight to
-// the next eight.
-__device__ __forceinline__ u32 place_of_components(u32 row_word, u32 value, u32 k_stride) {
-  const u32 word = KEY_ROW_WORDS % 8 == 0 ? row_word / 8 * 2 + row_word % 2 : row_word / 4;
-  const u32 lane = KEY_ROW_WORDS % 8 == 0 ? row_word % 8 / 2 : row_word % 4;
-  return ((word * 2 + value / 2) * 2 + value % 2) * k_stride + lane * 4;
+// A word of key codes has eight fields, a code plus 8 each. With its top bit turned a field is the code in two's
+// complement, and as the upper half of a byte it is 16 times the code: the even fields make one register of a product's
+// operand, the odd ones that of 16 components on.
+__device__ __forceinline__ u32 even_codes(u32 word) { return mask_and_flip(word << 4, 0xf0f0f0f0u, 0x80808080u); }
+__device__ __forceinline__ u32 odd_codes(u32 word) { return mask_and_flip(word, 0xf0f0f0f0u, 0x80808080u); }
+
+// Where component `i` of a word lies along k.
+__device__ __forceinline__ u32 place_of_component(u32 row_word, u32 i) {
+  return (step_of_word(row_word) * 2 + i % 2) * 16 + lane_of_word(row_word) * 4 + i / 2;
 }
 
-// What a field of zero bits stands for: a code is its field plus this.
-__device__ __forceinline__ float zero_field() {
-  return coefficient_value_4(0u);
+// Four numbers times `factor`, at most LARGEST_FIXED, as fixed point: a byte of each in both planes. Added to 1.5 * 2^23
+// a number stands in the last bits of the sum; 128 more makes the lower byte a signed one, but for its top bit.
+__device__ __forceinline__ void store_fixed(
+    unsigned char* high_plane, u32 low_plane, const float (&numbers)[4], float factor) {
+  u32 sums[4];
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) sums[i] = __float_as_uint(numbers[i] * factor + 12583040.0f);
+  const u32 first = __byte_perm(sums[0], sums[1], 0x5140u);
+  const u32 second = __byte_perm(sums[2], sums[3], 0x5140u);
+  *reinterpret_cast<u32*>(high_plane) = __byte_perm(first, second, 0x7632u);
+  *reinterpret_cast<u32*>(high_plane + low_plane) = __byte_perm(first, second, 0x5410u) ^ 0x80808080u;
 }
 
-// Puts a channel of the basis into shared memory, as halves: of a fast pair times all scales and a power of two, as a column
-// of every warpgroup's product; of a slow pair as the integers they are, along k of the product that turns queries, which
-// takes the scales afterwards. `basis` is this lane's quarter of it. The
-// mean takes what fields stand for besides their bits; it is in the scale of a product of basis and fields.
-__device__ __forceinline__ void stage_channel(const uint2 (&basis)[LANE_WORDS], float mean, float power, u32 place) {
+// What brings a column whose largest number is given to LARGEST_FIXED.
+__device__ __forceinline__ float fixed_factor(float largest) { return LARGEST_FIXED / fmaxf(largest, 1e-30f); }
+// What a sum over codes and such a column is times.
+__device__ __forceinline__ float column_scale(float largest) {
+  return fmaxf(largest, 1e-30f) / (LARGEST_FIXED * CODE_FACTOR);
+}
+
+// Puts a channel of the basis, which lies in SHARED_RAW, where products read it: of a fast pair, times all scales, as a
+// column of the product with codes; of a slow pair as the integers they are, halves along k of the product that turns
+// queries, which takes the scales afterwards. Four lanes share a channel. Loops stay loops, as this runs once: written out
+// it takes longer to fetch than to run.
+__device__ __forceinline__ void stage_channel(float mean, u32 place) {
   const u32 pair = place / 16 * 8 + place % 8;
   const u32 second = place % 16 / 8;
-  const bool fast = pair < FAST_PAIRS;
-  const u32 column = SHARED_PRODUCTS + (QUERY_TILES + pair / 4) * 128 + (pair % 4 * 2 + second) * 16;
-  const u32 k = place - FAST_PAIRS * 2;
-  const u32 row = SHARED_SLOW + k / 8 * SLOW_STRIDE + k % 8 * 2;
-  float sum = 0.0f;
+  const u32 first_word = threadIdx.x % 4 * LANE_WORDS;
+  const uint2* basis = reinterpret_cast<const uint2*>(shared_memory + SHARED_RAW + place * RANK) + first_word;
+  if (pair < FAST_PAIRS) {
+    const float4* scales = reinterpret_cast<const float4*>(shared_memory + SHARED_COMPONENT_SCALES) + first_word * 2;
+    float numbers[8];
+    const auto scale_word = [&](u32 i) {
+      const uint2 word = basis[i];
+      const float4 low = scales[i * 2];
+      const float4 high = scales[i * 2 + 1];
+      const float factors[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-  for (u32 i = 0; i < LANE_WORDS; ++i) {
-    const u32 row_word = threadIdx.x % 4 * LANE_WORDS + i;
-    const float4* scale = reinterpret_cast<const float4*>(shared_memory + SHARED_COMPONENT_SCALES) + row_word * 2;
-    const float low[4] = {scale[0].x, scale[0].y, scale[0].z, scale[0].w};
-    const float high[4] = {scale[1].x, scale[1].y, scale[1].z, scale[1].w};
+      for (u32 k = 0; k < 8; ++k) numbers[k] = signed_byte(k < 4 ? word.x : word.y, k % 4) * factors[k];
+    };
+    float largest = 0.0f;
+#pragma unroll 1
+    for (u32 i = 0; i < LANE_WORDS; ++i) {
+      scale_word(i);
 #pragma unroll
-    for (u32 value = 0; value < 4; ++value) {
-      const float raised = value % 2 == 0 ? 1.0f : 16.0f;
-      const float one = signed_byte(basis[i].x, value);
-      const float other = signed_byte(basis[i].y, value);
-      const float2 scaled = make_float2(one * low[value] * power / raised, other * high[value] * power / raised);
-      const u32 halves = fast ? pack_half2(scaled.x, scaled.y) : pack_half2(one, other);
-      const u32 rest = remainder_pair(halves, scaled.x, scaled.y);
-      // Of rebuilt keys the sum is over the halves, as their products are: so what rounding costs is the same for all fields.
-      const float2 rounded = unpack_half2(halves);
-      const float2 left = unpack_half2(rest);
-      const float2 summed = !fast ? scaled : BASIS_HALVES == 1 ? rounded : make_float2(rounded.x + left.x, rounded.y + left.y);
-      sum += (summed.x + summed.y) * raised;
-      if (fast) {
-        const u32 at = column + place_of_components(row_word, value, K_STRIDE);
+      for (u32 k = 0; k < 8; ++k) largest = fmaxf(largest, fabsf(numbers[k]));
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    const float factor = fixed_factor(largest);
+    unsigned char* column = shared_memory + SHARED_FAST + pair / 4 * 128 + (pair % 4 * 2 + second) * 16;
+#pragma unroll 1
+    for (u32 i = 0; i < LANE_WORDS; ++i) {
+      scale_word(i);
+      const u32 row_word = first_word + i;
+      unsigned char* core = column + step_of_word(row_word) * 2 * FAST_STRIDE + lane_of_word(row_word) * 4;
 #pragma unroll
-        for (u32 group = 0; group < WARPGROUPS; ++group) {
-          *reinterpret_cast<u32*>(shared_memory + at + group * PRODUCT_BYTES) = halves;
-          if (BASIS_HALVES == 2) {
-            *reinterpret_cast<u32*>(shared_memory + at + group * PRODUCT_BYTES + FAST_TILES * 128) = rest;
-          }
-        }
-      } else {
-        // Here components are columns: their places along k, two bytes each, become 16 bytes each.
-        const u32 places = place_of_components(row_word, value, 16);
-        u16* at = reinterpret_cast<u16*>(shared_memory + row + places * 8);
-        at[0] = static_cast<u16>(halves & 0xffffu);
-        at[8] = static_cast<u16>(halves >> 16);
+      for (u32 odd = 0; odd < 2; ++odd) {
+        const float own[4] = {numbers[odd], numbers[odd + 2], numbers[odd + 4], numbers[odd + 6]};
+        store_fixed(core + odd * FAST_STRIDE, FAST_TILES * 128, own, factor);
       }
     }
-  }
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-  mean = (mean * power + sum * zero_field()) * 0x1p-24f;
-  if (threadIdx.x % 4 != 0) return;
-  if (fast) {
-    reinterpret_cast<float*>(shared_memory + SHARED_FAST_MEAN)[pair * 2 + second] = mean;
+    if (threadIdx.x % 4 != 0) return;
+    float* fast_scales = reinterpret_cast<float*>(shared_memory + SHARED_FAST_SCALES) + pair * 4 + second;
+    fast_scales[0] = mean;
+    fast_scales[2] = column_scale(largest);
   } else {
-    // Both halves of the mean, and six columns of nothing.
-    u16* at = reinterpret_cast<u16*>(shared_memory + row + RANK * 16);
-    at[0] = float_to_half(mean);
-    at[8] = float_to_half(mean - round_to_half(mean));
+    const u32 k = place - FAST_PAIRS * 2;
+    unsigned char* row = shared_memory + SHARED_SLOW + k / 8 * SLOW_STRIDE + k % 8 * 2;
+#pragma unroll 1
+    for (u32 i = 0; i < LANE_WORDS; ++i) {
+      const uint2 word = basis[i];
 #pragma unroll
-    for (u32 empty = 2; empty < 8; ++empty) at[empty * 8] = 0;
+      for (u32 component = 0; component < 8; ++component) {
+        // Here components are columns. Those whose places follow each other are two and two in neighbouring core
+        // matrices: so a lane has four of them in the sums.
+        const u32 along = place_of_component(first_word + i, component);
+        const u32 column = along / 16 * 16 + along % 4 / 2 * 8 + along % 16 / 4 * 2 + along % 2;
+        const float entry = signed_byte(component < 4 ? word.x : word.y, component % 4);
+        *reinterpret_cast<u16*>(row + column * 16) = float_to_half(entry);
+      }
+    }
+    if (threadIdx.x % 4 == 0) {
+      reinterpret_cast<float*>(shared_memory + SHARED_SLOW_MEANS)[(pair - FAST_PAIRS) * 2 + second] = mean;
+    }
   }
 }
 
@@ -725,14 +761,19 @@ __device__ __forceinline__ float stage_middle(
     return own.kv_head * HEAD_DIM + (place % 16 < 8 ? first_of_pair_64_64_0(pair) : second_of_pair_64_64_0(pair));
   };
 
-  uint2 basis[channel_rounds][LANE_WORDS];
+  constexpr u32 row_chunks = RANK / 16;
+#pragma unroll 1
+  for (u32 i = threadIdx.x; i < HEAD_DIM * row_chunks; i += THREADS) {
+    const u32* row = cache + record[AT_KEY_BASIS] + channel_of(i / row_chunks) * RANK_WORDS;
+    cp_async_16(shared_memory + SHARED_RAW + i * 16, row + i % row_chunks * 4);
+  }
+  cp_async_commit();
+  // Of the rounds of the second loop over channels; fast pairs, whose work is longer, come last and then first.
+  const auto place_of_round = [](u32 round) { return ((threadIdx.x + round * THREADS) / 4 + FAST_PAIRS * 2) % HEAD_DIM; };
   float means[channel_rounds];
 #pragma unroll
   for (u32 round = 0; round < channel_rounds; ++round) {
-    const u32 channel = channel_of(min((threadIdx.x + round * THREADS) / 4, HEAD_DIM - 1));
-    const u32* row = cache + record[AT_KEY_BASIS] + channel * RANK_WORDS + threadIdx.x % 4 * LANE_WORDS * 2;
-#pragma unroll
-    for (u32 i = 0; i < LANE_WORDS; ++i) basis[round][i] = reinterpret_cast<const uint2*>(row)[i];
+    const u32 channel = channel_of(place_of_round(round));
     means[round] = half_at(cache + record[AT_KEY_MEAN], channel);
   }
   uint2 entries[entry_rounds];
@@ -783,29 +824,23 @@ __device__ __forceinline__ float stage_middle(
     scales[round] = scale_of(min(threadIdx.x + round * THREADS, RANK - 1));
   }
 
-  // The largest number of the query, and twice the largest scale; a mean far larger must not pass a half either.
-  float largest_scale = 0.0f;
-#pragma unroll
-  for (u32 round = 0; round < component_rounds; ++round) largest_scale = fmaxf(largest_scale, 2.0f * scales[round]);
-#pragma unroll
-  for (u32 round = 0; round < channel_rounds; ++round) {
-    largest_scale = fmaxf(largest_scale, fabsf(means[round]) * 0x1p-29f);
-  }
   float largest_query = 0.0f;
 #pragma unroll
   for (u32 round = 0; round < query_rounds; ++round) {
     largest_query = fmaxf(largest_query, fmaxf(fabsf(queries[round].x), fabsf(queries[round].y)));
   }
-  float2* maxima = reinterpret_cast<float2*>(shared_memory + SHARED_MAXIMA);
-  largest_scale = warp_largest(largest_scale);
+  float* maxima = reinterpret_cast<float*>(shared_memory + SHARED_MAXIMA);
   largest_query = warp_largest(largest_query);
-  if (lane_id() == 0) maxima[threadIdx.x / 32] = make_float2(largest_scale, largest_query);
+  if (lane_id() == 0) maxima[threadIdx.x / 32] = largest_query;
 
   float* own_scales = reinterpret_cast<float*>(shared_memory + SHARED_COMPONENT_SCALES);
+  float* place_scales = reinterpret_cast<float*>(shared_memory + SHARED_PLACE_SCALES);
 #pragma unroll
   for (u32 round = 0; round < component_rounds; ++round) {
     const u32 i = threadIdx.x + round * THREADS;
-    if (i < RANK) own_scales[i] = scales[round];
+    if (i >= RANK) break;
+    own_scales[i] = scales[round];
+    place_scales[place_of_component(i / 8, i % 8)] = scales[round];
   }
   float2* own_angles = reinterpret_cast<float2*>(shared_memory + SHARED_ANGLES);
 #pragma unroll
@@ -817,7 +852,7 @@ __device__ __forceinline__ float stage_middle(
 #pragma unroll
   for (u32 round = 0; round < function_rounds; ++round) {
     const u32 i = threadIdx.x + round * THREADS;
-    if (i < SPLIT_TILE * 4) own_functions[i] = functions[round] / QUERY_SHRINK;
+    if (i < SPLIT_TILE * 4) own_functions[i] = functions[round];
   }
   float* own_coefficients = reinterpret_cast<float*>(shared_memory + SHARED_COEFFICIENTS);
 #pragma unroll
@@ -833,18 +868,9 @@ __device__ __forceinline__ float stage_middle(
     const uint2 entry = entries[round];
     if (i < ENTRIES * 16) codebook[i] = make_uint4(entry.x, entry.y, entry.x, entry.y);
   }
-  __syncthreads();  // scales and maxima are in place
-  const float2 own_maxima = maxima[lane_id() % WARPS];
-  const u32 key_exponent = scaling_exponent(warp_largest(own_maxima.x));
-  const u32 query_exponent = scaling_exponent(warp_largest(own_maxima.y));
-  float* place_scales = reinterpret_cast<float*>(shared_memory + SHARED_PLACE_SCALES);
-#pragma unroll
-  for (u32 round = 0; round < component_rounds; ++round) {
-    const u32 i = threadIdx.x + round * THREADS;
-    const u32 place = place_of_components(i / 8, i % 4, 16) / 2 + i % 8 / 4;
-    const float raised = i % 2 == 0 ? 1.0f : 16.0f;
-    if (i < RANK) place_scales[place] = scales[round] * power_of_two(key_exponent) / raised * QUERY_SHRINK;
-  }
+  cp_async_wait<0>();
+  __syncthreads();  // basis, scales and maxima are in place
+  const u32 query_exponent = scaling_exponent(warp_largest(maxima[lane_id() % WARPS]));
   float2* own_queries = reinterpret_cast<float2*>(shared_memory + SHARED_QUERY_PAIRS);
 #pragma unroll
   for (u32 round = 0; round < query_rounds; ++round) {
@@ -854,29 +880,31 @@ __device__ __forceinline__ float stage_middle(
   }
 #pragma unroll
   for (u32 round = 0; round < channel_rounds; ++round) {
-    const u32 place = (threadIdx.x + round * THREADS) / 4;
-    if (place < HEAD_DIM) stage_channel(basis[round], means[round], power_of_two(key_exponent), place);
+    if (threadIdx.x + round * THREADS < HEAD_DIM * 4) stage_channel(means[round], place_of_round(round));
   }
   publish_shared();
-  __syncthreads();  // the basis is in place
-  // Scores are sums of query times key, both times their powers of two, and 2^-24 of the latter's.
-  return SCORE_SCALE * power_of_two(254 - query_exponent) * power_of_two(254 - key_exponent) * 0x1p24f;
+  __syncthreads();  // the basis is where products read it
+  return SCORE_SCALE * power_of_two(254 - query_exponent);
 }
 
-// The warpgroups that take tokens wait at barrier `filled` for the columns of their next tile, and arrive at `emptied` when
-// their products have read the last one's; with them the warps of the producer whose tile it is.
+// A warpgroup that takes tokens waits at barrier `filled` for the slot of its next tile, and arrives at `emptied` when it
+// has read a slot; with it the warps of the producer whose tile it is.
 constexpr u32 HANDOVER_THREADS = 128 + TURN_WARPS * 32;
-__device__ __forceinline__ u32 filled(u32 group) { return 1 + group; }
-__device__ __forceinline__ u32 emptied(u32 group) { return 1 + WARPGROUPS + group; }
-constexpr u32 MIDDLE_BARRIER = 1 + 2 * WARPGROUPS;  // of all threads, when the middle is done
+__device__ __forceinline__ u32 filled(u32 group, u32 parity) { return 1 + group * 2 + parity; }
+__device__ __forceinline__ u32 emptied(u32 group, u32 parity) { return 1 + (WARPGROUPS + group) * 2 + parity; }
+__device__ __forceinline__ u32 slot_of(u32 group, u32 parity) { return SHARED_SLOTS + (group * 2 + parity) * SLOT_BYTES; }
+constexpr u32 MIDDLE_BARRIER = 1 + 4 * WARPGROUPS;  // of all threads, when the middle is done
 
 // The slow channels of the turned query, as operands of their product with the basis: row lane / 4 is query head lane / 8 of
 // `set` as function lane / 4 % 2 takes it (two more in every second warp), and eight rows on is what a half leaves of it.
-__device__ __forceinline__ void turn_slow_pairs(u32 (&operands)[SLOW_STEPS][4], const float2* angles, u32 set, u32 upper) {
+// Returns this lane's part of that row's score with the mean.
+__device__ __forceinline__ float turn_slow_pairs(u32 (&operands)[SLOW_STEPS][4], const float2* angles, u32 set, u32 upper) {
   const u32 head = set * 4 + lane_id() / 8;
   const u32 first_pair = lane_id() % 4 * 2;
   const float4* queries = reinterpret_cast<const float4*>(shared_memory + SHARED_QUERY_PAIRS) + (head * PAIRS + FAST_PAIRS) / 2;
   const float2* coefficients = reinterpret_cast<const float2*>(shared_memory + SHARED_COEFFICIENTS) + lane_id() / 4 % 2 * 2 + upper;
+  const float4* means = reinterpret_cast<const float4*>(shared_memory + SHARED_SLOW_MEANS);
+  float of_mean = 0.0f;
   float2 turns[SLOW_STEPS][2];
 #pragma unroll
   for (u32 i = 0; i < SLOW_STEPS * 2; ++i) turns[i / 2][i % 2] = angles[FAST_PAIRS + i / 2 * 8 + first_pair + i % 2];
@@ -894,13 +922,15 @@ __device__ __forceinline__ void turn_slow_pairs(u32 (&operands)[SLOW_STEPS][4], 
     operands[step][1] = remainder_pair(operands[step][0], firsts.x, firsts.y);
     operands[step][2] = pack_half2(seconds.x, seconds.y);
     operands[step][3] = remainder_pair(operands[step][2], seconds.x, seconds.y);
+    const float4 mean = means[pair / 2];
+    of_mean += firsts.x * mean.x + seconds.x * mean.y + (firsts.y * mean.z + seconds.y * mean.w);
   }
+  return of_mean;
 }
 
-// The fast pairs of the turned query, as operands of their products with keys that are turned within half a tile: of every
-// query head a column of halves, and one of what these leave. `angles` are those of the halves; the warps of the tile share
-// the pairs of all heads.
-__device__ __forceinline__ void turn_fast_pairs(const float2* const (&angles)[2], u32 fast) {
+// The fast pairs of the turned query, for keys that are turned within half a tile: `angles` are those of the halves. The
+// warps of the tile share the pairs of all heads.
+__device__ __forceinline__ void turn_fast_pairs(const float2* const (&angles)[2], u32 fast_queries) {
   constexpr u32 threads = TURN_WARPS * 32;
   constexpr u32 items = (SETS * 4 * FAST_PAIRS + threads - 1) / threads;
   float2 turns[items][2];
@@ -915,31 +945,44 @@ __device__ __forceinline__ void turn_fast_pairs(const float2* const (&angles)[2]
     const u32 head = item / FAST_PAIRS;
     const u32 pair = item % FAST_PAIRS;
     const float2 query = reinterpret_cast<const float2*>(shared_memory + SHARED_QUERY_PAIRS)[head * PAIRS + pair];
-    const u32 at = (pair / 8 * SETS + head / 4) * 64 + (head % 4 * 8 + pair % 4) * 2 + pair % 8 / 4;
+    // [four heads][four pairs][two heads][pair][head], heads in the order of the lane that takes the pair.
+    const u32 order = (head ^ pair) % 4;
+    const u32 at = ((head / 4 * FAST_TILES + pair / 4) * 2 + order / 2) * 8 + pair % 4 * 2 + order % 2;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      const float2 two = rotate_pair(query.x, query.y, make_float2(turns[i][half].x, -turns[i][half].y));
-      u32* own = reinterpret_cast<u32*>(shared_memory + fast + half * FAST_BYTES) + at;
-      const u32 halves = pack_half2(two.x, two.y);
-      own[0] = halves;
-      own[8] = remainder_pair(halves, two.x, two.y);
+      float2* own = reinterpret_cast<float2*>(shared_memory + fast_queries + half * FAST_QUERY_BYTES);
+      own[at] = rotate_pair(query.x, query.y, make_float2(turns[i][half].x, -turns[i][half].y));
     }
   }
 }
 
-// Eight components of the turned query from their sums: of its halves, and of what these leave. `columns` are those of the
-// function and query head lane / 4, at this lane's two components, and `scale` is theirs.
-__device__ __forceinline__ void store_components(unsigned char* columns, const float* sums, float2 scale) {
-  const float one = (sums[0] + sums[2]) * scale.x;
-  const float other = (sums[1] + sums[3]) * scale.y;
-  const u32 halves = pack_half2(one, other);
-  *reinterpret_cast<u32*>(columns) = halves;
-  if (QUERY_HALVES == 2) *reinterpret_cast<u32*>(columns + 256) = remainder_pair(halves, one, other);
+// Half of the components of a turned query, from the sums of halves and of what these leave; returns the largest.
+__device__ __forceinline__ float scale_components(float (&numbers)[RANK / 8], const float (&sums)[RANK / 4], const float4* scales) {
+  float largest = 0.0f;
+#pragma unroll
+  for (u32 i = 0; i < RANK / 32; ++i) {
+    const float* own = sums + i * 8;
+    const float4 scale = scales[i * 4 + lane_id() % 4];
+    numbers[i * 4] = (own[0] + own[2]) * scale.x;
+    numbers[i * 4 + 1] = (own[1] + own[3]) * scale.y;
+    numbers[i * 4 + 2] = (own[4] + own[6]) * scale.z;
+    numbers[i * 4 + 3] = (own[5] + own[7]) * scale.w;
+#pragma unroll
+    for (u32 k = 0; k < 4; ++k) largest = fmaxf(largest, fabsf(numbers[i * 4 + k]));
+  }
+  return largest;
+}
+__device__ __forceinline__ void store_components(unsigned char* columns, const float (&numbers)[RANK / 8], float factor) {
+#pragma unroll
+  for (u32 i = 0; i < RANK / 32; ++i) {
+    const float four[4] = {numbers[i * 4], numbers[i * 4 + 1], numbers[i * 4 + 2], numbers[i * 4 + 3]};
+    store_fixed(columns + i * TURNED_STRIDE, TURNED_TILES * 128, four, factor);
+  }
 }
 
 // The producer: products of the slow channels of the turned query with the basis, which become columns of the product with
-// the codes of the warpgroup whose tile it is. Its own columns are components in the order of the codes, and last the mean.
-// All four warps take part in a product: two turn four query heads for a tile, the others the next four, or the next tile.
+// the codes of the warpgroup whose tile it is. All four warps take part in a product: two turn four query heads for a tile,
+// the others the next four, or the next tile.
 __device__ __forceinline__ void produce_columns(const float* tables, u32 begin, u32 end) {
   const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / 32 % 4, 0);
   const u32 set = warp / 2 % SETS;
@@ -954,44 +997,46 @@ __device__ __forceinline__ void produce_columns(const float* tables, u32 begin, 
     const u32 base = (first + tile) * SPLIT_TILE;
     const auto angles_at = [&](u32 position) { return angles + min(position, end - 1) / ANGLE_TILE * PAIRS; };
     u32 operands[SLOW_STEPS][4];
-    turn_slow_pairs(operands, angles_at(base), set, upper);
-    float lower_sums[RANK / 4];
-    float upper_sums[RANK / 4 + 4];
-    begin_products();
+    float of_mean = turn_slow_pairs(operands, angles_at(base), set, upper);
+    float numbers[2][RANK / 8];
+    float largest = 0.0f;
+    const float4* scales = reinterpret_cast<const float4*>(shared_memory + SHARED_PLACE_SCALES);
+    // One half of the components after the other, as registers do not hold the sums of both.
 #pragma unroll
-    for (u32 step = 0; step < SLOW_STEPS; ++step) {
-      issue_products(lower_sums, operands[step], advance(basis, step * 2 * SLOW_STRIDE), step > 0);
-    }
+    for (u32 half = 0; half < 2; ++half) {
+      float sums[RANK / 4];
+      begin_products();
 #pragma unroll
-    for (u32 step = 0; step < SLOW_STEPS; ++step) {
-      issue_products(upper_sums, operands[step], advance(basis, step * 2 * SLOW_STRIDE + RANK / 16 * 128), step > 0);
+      for (u32 step = 0; step < SLOW_STEPS; ++step) {
+        issue_products(sums, operands[step], advance(basis, step * 2 * SLOW_STRIDE + half * (SLOW_STRIDE / 2)), step > 0);
+      }
+      commit_products();
+      wait_products(sums);
+      largest = fmaxf(largest, scale_components(numbers[half], sums, scales + half * (RANK / 8)));
     }
-    commit_products();
-    wait_products(lower_sums);
-    wait_products(upper_sums);
+    of_mean += __shfl_xor_sync(0xffffffffu, of_mean, 1);
+    of_mean += __shfl_xor_sync(0xffffffffu, of_mean, 2);
     if (tile >= tiles) break;
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    const float factor = fixed_factor(largest);
+
     const u32 group = tile % WARPGROUPS;
-    const u32 turned = SHARED_TURNED + group * TURNED_BYTES;
-    if (tile >= WARPGROUPS) named_barrier(emptied(group), HANDOVER_THREADS);  // its columns are read
-    unsigned char* columns = shared_memory + SHARED_PRODUCTS + group * PRODUCT_BYTES + set * 256 * QUERY_HALVES +
-                             upper * 128 + lane_id() * 4;
-    const float2* scales = reinterpret_cast<const float2*>(shared_memory + SHARED_PLACE_SCALES) + lane_id() % 4;
-#pragma unroll
-    for (u32 i = 0; i < RANK / 16; ++i) store_components(columns + i * K_STRIDE, lower_sums + i * 4, scales[i * 4]);
-#pragma unroll
-    for (u32 i = 0; i < RANK / 16; ++i) {
-      store_components(columns + (RANK / 16 + i) * K_STRIDE, upper_sums + i * 4, scales[RANK / 4 + i * 4]);
-    }
+    const u32 parity = tile / WARPGROUPS % 2;
+    const u32 slot = slot_of(group, parity);
+    if (tile >= 2 * WARPGROUPS) named_barrier(emptied(group, parity), HANDOVER_THREADS);  // its last tile is read
+    unsigned char* columns = shared_memory + slot + (set * 2 + upper) * 128 + lane_id() * 4;
+    store_components(columns, numbers[0], factor);
+    store_components(columns + RANK / 32 * TURNED_STRIDE, numbers[1], factor);
     if (lane_id() % 4 == 0) {
-      const float* sums = upper_sums + RANK / 4;
-      float* sums_of_mean = reinterpret_cast<float*>(shared_memory + turned + 4 * FAST_BYTES);
-      sums_of_mean[(set * 4 + lane_id() / 8) * 4 + lane_id() / 4 % 2 + upper * 2] =
-          (sums[0] + sums[1] + (sums[2] + sums[3])) * QUERY_SHRINK;
+      const u32 column = (set * 4 + lane_id() / 8) * 4 + lane_id() / 4 % 2 + upper * 2;
+      reinterpret_cast<float*>(shared_memory + slot + SLOT_MEANS)[column] = of_mean;
+      reinterpret_cast<float*>(shared_memory + slot + SLOT_SCALES)[column] = column_scale(largest);
     }
     const float2* const halves[2] = {angles_at(base), angles_at(base + STEP_TOKENS)};
-    turn_fast_pairs(halves, turned + tile / WARPGROUPS % 2 * 2 * FAST_BYTES);
+    turn_fast_pairs(halves, slot + SLOT_FAST_QUERIES);
     publish_shared();
-    named_arrive(filled(group), HANDOVER_THREADS);
+    named_arrive(filled(group, parity), HANDOVER_THREADS);
   }
 }
 
@@ -1003,21 +1048,21 @@ struct Middle {
   float output[SETS][LANE_VECTORS][4];
 };
 
-// 16 tokens whose weights are known and whose values are still to be added: value indices of the lane's vectors for tokens
-// 2t, 2t + 1, 2t + 8 and 2t + 9, with t = lane % 4, and weights of query head lane / 8 for 2t and 2t + 1 (then + 8).
-struct Pending {
+// 16 tokens as their values are added: value indices of the lane's vectors for tokens 2t, 2t + 1, 2t + 8 and 2t + 9, with
+// t = lane % 4, and weights of query head lane / 8 for 2t and 2t + 1 (then + 8).
+struct Weighted {
   u32 indices[4];
   u32 weights[SETS][2];
 };
 
-__device__ __forceinline__ u32 load_indices(const u32* row) {
-  if (LANE_VECTORS == 4) return row[lane_id() / 4];
+__device__ __forceinline__ u32 load_indices(const unsigned char* row) {
+  if (LANE_VECTORS == 4) return reinterpret_cast<const u32*>(row)[lane_id() / 4];
   return reinterpret_cast<const u16*>(row)[lane_id() / 4];
 }
 
 // Adds weights times values. A product takes the two channels of a pair as neighbours along k, and has a column for each
 // of them and query head, whose weight stands where k is that channel: so entries go in as they lie in the codebook.
-__device__ __forceinline__ void add_values(Middle& state, const Pending& pending) {
+__device__ __forceinline__ void add_values(Middle& state, const Weighted& tokens) {
   const bool second = lane_id() / 4 % 2 != 0;
   const u32 even_token = second ? 0x1044u : 0x4410u;
   const u32 odd_token = second ? 0x3244u : 0x4432u;
@@ -1026,8 +1071,8 @@ __device__ __forceinline__ void add_values(Middle& state, const Pending& pending
   for (u32 set = 0; set < SETS; ++set) {
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
-      weights[set][0][i] = __byte_perm(pending.weights[set][i], 0u, even_token);
-      weights[set][1][i] = __byte_perm(pending.weights[set][i], 0u, odd_token);
+      weights[set][0][i] = __byte_perm(tokens.weights[set][i], 0u, even_token);
+      weights[set][1][i] = __byte_perm(tokens.weights[set][i], 0u, odd_token);
     }
   }
   const u32 copy = lane_id() * 8;
@@ -1035,7 +1080,7 @@ __device__ __forceinline__ void add_values(Middle& state, const Pending& pending
   for (u32 vector = 0; vector < LANE_VECTORS; ++vector) {
     // The index times 256 plus the place of the lane's copy.
     const auto entry = [&](u32 token) {
-      return *reinterpret_cast<const uint2*>(shared_memory + __byte_perm(pending.indices[token], copy, 0x5504u + vector * 16));
+      return *reinterpret_cast<const uint2*>(shared_memory + __byte_perm(tokens.indices[token], copy, 0x5504u + vector * 16));
     };
 #pragma unroll
     for (u32 token = 0; token < 2; ++token) {
@@ -1082,8 +1127,8 @@ constexpr float HEADROOM = 6.0f;
 constexpr float WEIGHT_LIMIT = 15.0f;
 
 // Exponents of 16 tokens, lane / 4 and that plus 8, to weights: updates the reference where it must, and leaves the weights
-// as `pending` has them.
-__device__ __forceinline__ void take_scores(Middle& state, Pending& pending, const float (&exponents)[SETS][2]) {
+// as `tokens` has them.
+__device__ __forceinline__ void take_scores(Middle& state, Weighted& tokens, const float (&exponents)[SETS][2]) {
   bool passes = false;
 #pragma unroll
   for (u32 set = 0; set < SETS; ++set) {
@@ -1111,176 +1156,214 @@ __device__ __forceinline__ void take_scores(Middle& state, Pending& pending, con
     for (u32 upper = 0; upper < 2; ++upper) {
       const float weight = exp2_approximate(exponents[set][upper] - state.reference[set]);
       state.weight[set] += weight;
-      pending.weights[set][upper] = transpose_8x8(pack_half2(weight, weight));
+      tokens.weights[set][upper] = transpose_8x8(pack_half2(weight, weight));
     }
   }
 }
 
-// Scores of 16 tokens from their products with the columns: the slow pairs' four functions, then the rebuilt keys of the
-// fast pairs, turned within the half tile. `place` is the position of token lane / 4 in the tile.
-__device__ __forceinline__ void scores_of(
-    float (&scores)[SETS][2], const float (&products)[COLUMN_TILES * 4], const float4 (&means)[SETS], u32 place, u32 fast) {
+// What both planes of a column sum to; exact, as 16 bits times codes of 8 bits over 256 components leave room.
+__device__ __forceinline__ i32 join_planes(i32 high, i32 low) { return high * 256 + low; }
+
+// What slow pairs give to the scores of query heads lane % 4 + 4 * set with 16 tokens: their four functions at the tokens'
+// places in the tile, of which `place` is that of token lane / 4.
+__device__ __forceinline__ void score_slow_pairs(
+    float (&scores)[SETS][2], const i32 (&sums)[TURNED_TILES * 8], u32 slot, u32 place) {
   const float4* functions = reinterpret_cast<const float4*>(shared_memory + SHARED_FUNCTIONS) + place;
 #pragma unroll
-  for (u32 upper = 0; upper < 2; ++upper) {
-    const float4 function = functions[upper * 8];
-#pragma unroll
-    for (u32 set = 0; set < SETS; ++set) {
-      const u32 at = set * 8 * QUERY_HALVES + upper * 2;
-      float parts[4] = {means[set].x, means[set].y, means[set].z, means[set].w};
-#pragma unroll
-      for (u32 i = 0; i < 4 * QUERY_HALVES; ++i) parts[i % 4] += products[at + i / 2 * 4 + i % 2];
-      scores[set][upper] =
-          parts[0] * function.x + parts[1] * function.y + (parts[2] * function.z + parts[3] * function.w);
-    }
-  }
-  const float2* angles = reinterpret_cast<const float2*>(shared_memory + SHARED_ANGLES) + place % STEP_TOKENS * ANGLE_STRIDE;
-  const float2* means_of_fast = reinterpret_cast<const float2*>(shared_memory + SHARED_FAST_MEAN);
-  const uint2* queries = reinterpret_cast<const uint2*>(shared_memory + fast);
-  float sums[SETS][4] = {};
-#pragma unroll
-  for (u32 step = 0; step < FAST_STEPS; ++step) {
-    u32 keys[4];
-    u32 rests[4];
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      const u32 pair = step * 8 + i / 2 * 4 + lane_id() % 4;
-      const u32 at = (QUERY_TILES + step * 2 + i / 2) * 4 + i % 2 * 2;
-      float2 key = means_of_fast[pair];
-#pragma unroll
-      for (u32 half = 0; half < BASIS_HALVES; ++half) {
-        key.x += products[at + half * FAST_TILES * 4];
-        key.y += products[at + half * FAST_TILES * 4 + 1];
-      }
-      const float2 turned = rotate_pair(key.x, key.y, angles[i % 2 * 8 * ANGLE_STRIDE + pair]);
-      keys[i] = pack_half2(turned.x, turned.y);
-      if (KEY_HALVES == 2) rests[i] = remainder_pair(keys[i], turned.x, turned.y);
-    }
-#pragma unroll
-    for (u32 set = 0; set < SETS; ++set) {
-      const uint2 query = queries[(step * SETS + set) * 32 + lane_id()];
-      const u32 operand[2] = {query.x, query.y};
-      if (KEY_HALVES == 2) mma_m16n8k16(sums[set], rests, operand);
-      mma_m16n8k16(sums[set], keys, operand);
-    }
-  }
-#pragma unroll
   for (u32 set = 0; set < SETS; ++set) {
-    scores[set][0] += sums[set][0] + sums[set][1];
-    scores[set][1] += sums[set][2] + sums[set][3];
+    const u32 head = set * 4 + lane_id() % 4;
+    const float4 mean = reinterpret_cast<const float4*>(shared_memory + slot + SLOT_MEANS)[head];
+    const float4 scale = reinterpret_cast<const float4*>(shared_memory + slot + SLOT_SCALES)[head];
+#pragma unroll
+    for (u32 upper = 0; upper < 2; ++upper) {
+      const float4 function = functions[upper * 8];
+      const auto column = [&](u32 i) {
+        const u32 at = (set * 2 + i / 2) * 4 + upper * 2 + i % 2;
+        return static_cast<float>(join_planes(sums[at], sums[TURNED_TILES * 4 + at]));
+      };
+      scores[set][upper] = (column(0) * scale.x + mean.x) * function.x;
+      scores[set][upper] += (column(1) * scale.y + mean.y) * function.y;
+      scores[set][upper] += (column(2) * scale.z + mean.z) * function.z;
+      scores[set][upper] += (column(3) * scale.w + mean.w) * function.w;
+    }
   }
 }
 
-// Takes every WARPGROUPS-th tile of the middle, 64 tokens at a time; the values of these are added while the products of the
-// next 64 are under way. Codes are loaded a step ahead.
+// Adds what fast pairs give: their keys are rebuilt and turned within the half tile, of which `place` is that of token
+// lane / 4. A lane has a quarter of the pairs for all query heads, which come in the order of what sets a head apart from
+// its own, lane % 4; at the end it keeps the scores of that one.
+__device__ __forceinline__ void add_fast_pairs(
+    float (&scores)[SETS][2], const i32 (&columns)[FAST_TILES * 8], u32 fast_queries, u32 place) {
+  const float2* angles = reinterpret_cast<const float2*>(shared_memory + SHARED_ANGLES) + place % STEP_TOKENS * ANGLE_STRIDE;
+  const float4* scales = reinterpret_cast<const float4*>(shared_memory + SHARED_FAST_SCALES);
+  const float4* queries = reinterpret_cast<const float4*>(shared_memory + fast_queries);
+  float sums[SETS * 4][2] = {};
+#pragma unroll
+  for (u32 tile = 0; tile < FAST_TILES; ++tile) {
+    const u32 pair = tile * 4 + lane_id() % 4;
+    const float4 scale = scales[pair];
+    float2 turned[2];
+#pragma unroll
+    for (u32 upper = 0; upper < 2; ++upper) {
+      const u32 at = tile * 4 + upper * 2;
+      const i32 first = join_planes(columns[at], columns[FAST_TILES * 4 + at]);
+      const i32 second = join_planes(columns[at + 1], columns[FAST_TILES * 4 + at + 1]);
+      const float x = static_cast<float>(first) * scale.z + scale.x;
+      const float y = static_cast<float>(second) * scale.w + scale.y;
+      turned[upper] = rotate_pair(x, y, angles[upper * 8 * ANGLE_STRIDE + pair]);
+    }
+#pragma unroll
+    for (u32 two = 0; two < SETS * 2; ++two) {
+      const float4 query = queries[((two / 2 * FAST_TILES + tile) * 2 + two % 2) * 4 + lane_id() % 4];
+#pragma unroll
+      for (u32 upper = 0; upper < 2; ++upper) {
+        sums[two * 2][upper] += query.x * turned[upper].x;
+        sums[two * 2][upper] += query.y * turned[upper].y;
+        sums[two * 2 + 1][upper] += query.z * turned[upper].x;
+        sums[two * 2 + 1][upper] += query.w * turned[upper].y;
+      }
+    }
+  }
+  // The lanes of a token add up: each gives away the sums of two heads for those of its own two, then of one.
+#pragma unroll
+  for (u32 i = 0; i < SETS * 2; ++i) {
+    const u32 set = i / 2;
+    const u32 upper = i % 2;
+    float two[2];
+#pragma unroll
+    for (u32 k = 0; k < 2; ++k) {
+      two[k] = sums[set * 4 + k][upper] + __shfl_xor_sync(0xffffffffu, sums[set * 4 + k + 2][upper], 2);
+    }
+    scores[set][upper] += two[0] + __shfl_xor_sync(0xffffffffu, two[1], 1);
+  }
+}
+
+// The words of a row of key codes that this lane unpacks.
+__device__ __forceinline__ void load_words(u32 (&words)[KEY_STEPS], const u32* row) {
+  if (KEY_ROW_WORDS % 8 == 0) {
+#pragma unroll
+    for (u32 step = 0; step < KEY_STEPS; step += 2) {
+      const uint2 two = *reinterpret_cast<const uint2*>(row + word_of_lane(step, lane_id() % 4));
+      words[step] = two.x;
+      words[step + 1] = two.y;
+    }
+  } else {
+#pragma unroll
+    for (u32 step = 0; step < KEY_STEPS; ++step) words[step] = row[word_of_lane(step, lane_id() % 4)];
+  }
+}
+
+// Takes every WARPGROUPS-th tile of the middle, 64 tokens at a time, of which the next are on their way meanwhile. While a
+// warp waits for its products the other warpgroups score theirs.
 __device__ __forceinline__ void attend_tiles(
     Middle& state, const u32* record, const u32* cache, float scale, u32 kv_head, u32 begin, u32 end, u32 group) {
   const u32 sinks = record[AT_SINK_TOKENS];
   const u32 row = threadIdx.x % 128 / 32 * 16 + lane_id() / 4;
-  const u32 first_pair = threadIdx.x % 128 / 32 * 16 + lane_id() % 4 * 2;
-  const u32 turned = SHARED_TURNED + group * TURNED_BYTES;
-  const MatrixTiles columns = matrix_tiles(shared_memory + SHARED_PRODUCTS + group * PRODUCT_BYTES, K_STRIDE, 128);
-  const u32* key_codes = cache + record[AT_KEY_CODES];
-  const u32* value_codes = cache + record[AT_VALUE_CODES] + kv_head * (VECTORS / 4);
-  // Rows outside the share repeat its ends, whose codes are there, and are hidden.
-  const auto token_at = [&](u32 position) { return min(max(position, begin), end - 1) - sinks; };
-  const auto is_inside = [&](u32 position) { return position >= begin && position + STEP_TOKENS <= end; };
-
-  u32 codes[2][LANE_WORDS];
-  const auto load_row = [&](u32 upper, const u32* words) {
-    if (KEY_ROW_WORDS % 8 == 0) {
+  const u32 warp_row = threadIdx.x % 128 / 32 * 16;
+  const MatrixTiles fast_columns = matrix_tiles(shared_memory + SHARED_FAST, FAST_STRIDE, 128);
+  const uint4* key_codes = reinterpret_cast<const uint4*>(cache + record[AT_KEY_CODES]);
+  const uint4* value_codes = reinterpret_cast<const uint4*>(cache + record[AT_VALUE_CODES]) + kv_head * (VECTORS / 16);
+  unsigned char* own_codes = shared_memory + SHARED_CODES + threadIdx.x / 32 * (CODE_BYTES + INDEX_BYTES);
+  unsigned char* own_indices = own_codes + CODE_BYTES;
+  // Copies of the warp's 16 rows. What lies before or past the middle is any other part of it, as its tokens are hidden.
+  const int middle_tokens = static_cast<int>(record[AT_MIDDLE_TOKENS]);
+  const auto copy_codes = [&](u32 position) {
+    constexpr u32 chunks = KEY_ROW_WORDS * 4;  // of 16 bytes; rows follow each other
+    const int first_chunk = static_cast<int>(position + warp_row - sinks) * static_cast<int>(KEY_ROW_WORDS / 4);
 #pragma unroll
-      for (u32 word = 0; word < LANE_WORDS; word += 2) {
-        const uint2 two = *reinterpret_cast<const uint2*>(words + word_of_lane(word, 0));
-        codes[upper][word] = two.x;
-        codes[upper][word + 1] = two.y;
-      }
-    } else {
-#pragma unroll
-      for (u32 word = 0; word < LANE_WORDS; ++word) codes[upper][word] = words[word_of_lane(word, 0)];
+    for (u32 i = 0; i < (chunks + 31) / 32; ++i) {
+      const u32 own = lane_id() + i * 32;
+      if (chunks % 32 != 0 && own >= chunks) break;
+      const int last_chunk = middle_tokens * static_cast<int>(KEY_ROW_WORDS / 4) - 1;
+      const int chunk = clamp(first_chunk + static_cast<int>(own), 0, last_chunk);
+      cp_async_16(own_codes + own * 16, key_codes + chunk);
     }
+    cp_async_commit();
   };
-  const u32* lane_codes = key_codes + word_of_lane(0, lane_id() % 4);
-  const auto load_codes = [&](u32 position) {
-    if (is_inside(position)) {
-      const u32* words = lane_codes + (position - sinks + row) * KEY_ROW_WORDS;
-      load_row(0, words);
-      load_row(1, words + 8 * KEY_ROW_WORDS);
-    } else {
-      load_row(0, lane_codes + token_at(position + row) * KEY_ROW_WORDS);
-      load_row(1, lane_codes + token_at(position + row + 8) * KEY_ROW_WORDS);
+  const auto copy_indices = [&](u32 position) {
+    constexpr u32 row_chunks = VECTORS / 16;
+    const int token = clamp(static_cast<int>(position + warp_row + lane_id() / row_chunks - sinks), 0, middle_tokens - 1);
+    if (lane_id() < 16 * row_chunks) {
+      const uint4* row = value_codes + token * static_cast<int>(VALUE_ROW_WORDS / 4);
+      cp_async_16(own_indices + lane_id() * 16, row + lane_id() % row_chunks);
     }
-  };
-  const auto load_values = [&](u32 (&indices)[4], u32 position) {
-    if (is_inside(position)) {
-      const u32* words = value_codes + (position - sinks + first_pair) * VALUE_ROW_WORDS;
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) indices[i] = load_indices(words + (i % 2 + i / 2 * 8) * VALUE_ROW_WORDS);
-    } else {
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) {
-        indices[i] = load_indices(value_codes + token_at(position + first_pair + i % 2 + i / 2 * 8) * VALUE_ROW_WORDS);
-      }
-    }
+    cp_async_commit();
   };
 
-  u32 base = (begin / SPLIT_TILE + group) * SPLIT_TILE;
-  if (base < end) load_codes(base);
-  Pending pending;
-  bool waiting = false;
-  for (u32 parity = 0; base < end; parity ^= 1u) {
-    const u32 next = base + SPLIT_TILE * WARPGROUPS;
-    named_barrier(filled(group), HANDOVER_THREADS);  // the columns are there
-    float4 means[SETS];
+  const auto after = [](u32 first) {
+    return first + STEP_TOKENS + (first % SPLIT_TILE == 0 ? 0 : SPLIT_TILE * (WARPGROUPS - 1));
+  };
+  u32 parity = 1;  // of the slot that the last products read
+  u32 first = (begin / SPLIT_TILE + group) * SPLIT_TILE;
+  if (first < end) copy_codes(first);
+  for (; first < end; first = after(first)) {
+    copy_indices(first);
+    cp_async_wait<1>();  // the codes are there, if not the indices
+    __syncwarp();
+    u32 fields[KEY_STEPS][4];
 #pragma unroll
-    for (u32 set = 0; set < SETS; ++set) {
-      means[set] = reinterpret_cast<const float4*>(shared_memory + turned + 4 * FAST_BYTES)[set * 4 + lane_id() % 4];
-    }
-#pragma unroll 1
-    for (u32 half = 0; half < 2; ++half) {
-      const u32 first = base + half * STEP_TOKENS;
-      if (first >= end) break;
-      u32 fields[KEY_STEPS][4];
+    for (u32 upper = 0; upper < 2; ++upper) {
+      u32 words[KEY_STEPS];
+      load_words(words, reinterpret_cast<const u32*>(own_codes) + (lane_id() / 4 + upper * 8) * KEY_ROW_WORDS);
 #pragma unroll
       for (u32 step = 0; step < KEY_STEPS; ++step) {
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-          const u32 word = codes[i % 2][step / 2] >> (step % 2 * 8);
-          fields[step][i] = word & (i < 2 ? 0x000f000fu : 0x00f000f0u);
-        }
+        fields[step][upper] = even_codes(words[step]);
+        fields[step][upper + 2] = odd_codes(words[step]);
       }
-      float products[COLUMN_TILES * 4];
-      begin_products();
-#pragma unroll
-      for (u32 step = 0; step < KEY_STEPS; ++step) {
-        issue_products(products, fields[step], advance(columns, step * 2 * K_STRIDE), step > 0);
-      }
-      commit_products();
-
-      if (waiting) add_values(state, pending);
-      waiting = true;
-      load_values(pending.indices, first);
-      load_codes(half == 0 ? first + STEP_TOKENS : next);
-
-      wait_products(products);
-      if (next < end && half == 1) named_arrive(emptied(group), HANDOVER_THREADS);
-      float scores[SETS][2];
-      const u32 fast = turned + (parity * 2 + half) * FAST_BYTES;
-      scores_of(scores, products, means, half * STEP_TOKENS + row, fast);
-#pragma unroll
-      for (u32 upper = 0; upper < 2; ++upper) {
-        const u32 position = first + row + upper * 8;
-        const bool seen = position >= begin && position < end;
-#pragma unroll
-        for (u32 set = 0; set < SETS; ++set) {
-          scores[set][upper] = seen ? score_exponent(scores[set][upper] * scale) : HIDDEN;
-        }
-      }
-      take_scores(state, pending, scores);
     }
-    base = next;
+    settle(fields);
+    if (first % SPLIT_TILE == 0) {
+      parity ^= 1u;
+      named_barrier(filled(group, parity), HANDOVER_THREADS);  // the columns are there
+    }
+    const u32 slot = slot_of(group, parity);
+    const MatrixTiles turned_columns = matrix_tiles(shared_memory + slot, TURNED_STRIDE, 128);
+    i32 turned_sums[TURNED_TILES * 8];
+    i32 fast_sums[FAST_TILES * 8];
+    begin_products();
+#pragma unroll
+    for (u32 step = 0; step < KEY_STEPS; ++step) {
+      issue_products(turned_sums, fields[step], advance(turned_columns, step * 2 * TURNED_STRIDE), step > 0);
+    }
+#pragma unroll
+    for (u32 step = 0; step < KEY_STEPS; ++step) {
+      issue_products(fast_sums, fields[step], advance(fast_columns, step * 2 * FAST_STRIDE), step > 0);
+    }
+    commit_products();
+    __syncwarp();  // all lanes have their codes; and what reads shared memory below does not stand between the products
+    copy_codes(after(first));
+    wait_products(turned_sums);
+    wait_products(fast_sums);
+
+    float scores[SETS][2];
+    score_slow_pairs(scores, turned_sums, slot, first % SPLIT_TILE + row);
+    const u32 half = first % SPLIT_TILE / STEP_TOKENS;
+    add_fast_pairs(scores, fast_sums, slot + SLOT_FAST_QUERIES + half * FAST_QUERY_BYTES, row);
+    // The producer waits for this where it has another tile for the slot.
+    if (half == 1 && first + STEP_TOKENS + SPLIT_TILE * (2 * WARPGROUPS - 1) < end) {
+      named_arrive(emptied(group, parity), HANDOVER_THREADS);
+    }
+#pragma unroll
+    for (u32 upper = 0; upper < 2; ++upper) {
+      const u32 position = first + row + upper * 8;
+      const bool seen = position >= begin && position < end;
+#pragma unroll
+      for (u32 set = 0; set < SETS; ++set) {
+        scores[set][upper] = seen ? score_exponent(scores[set][upper] * scale) : HIDDEN;
+      }
+    }
+    Weighted tokens;
+    take_scores(state, tokens, scores);
+    cp_async_wait<1>();  // the indices are there, if not the next codes
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      tokens.indices[i] = load_indices(own_indices + (lane_id() % 4 * 2 + i % 2 + i / 2 * 8) * VECTORS);
+    }
+    __syncwarp();  // all lanes have their indices
+    add_values(state, tokens);
   }
-  if (waiting) add_values(state, pending);
+  cp_async_wait<0>();
 }
 
 // A block's share of every segment, counted within the segment.
@@ -1338,7 +1421,7 @@ __device__ __forceinline__ void attend_middle_tokens(
   }
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) attend(
+extern "C" __global__ void __launch_bounds__(512, 1) attend(
     const u32* __restrict__ sequences,  // records of all sequences
     const u32* __restrict__ work,  // [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
     const u32* __restrict__ cache,  // all compressed parts of all sequences; offsets come from the record

@@ -1,0 +1,21 @@
+import { packagePath } from '../codegen/packageRoot.js';
+import { KvforgeError } from '../dsl/errors.js';
+import type { ModelShape } from '../dsl/model.js';
+import { type Activations, differingField, loadActivations } from '../runtime/report/activations.js';
+
+/**
+ * Activations of a model: those of a file, or the ones that come with kvforge where they are of the model.
+ *
+ * @throws KvforgeError `wrong-use` where there are none, `invalid-input` for a file that is not of the model
+ */
+export async function activationsFor(model: ModelShape, path: string | undefined): Promise<Activations> {
+  if (path !== undefined) return loadActivations(path, model);
+  const bundled = await loadActivations(packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors'));
+  if (differingField(model, bundled.model) === undefined) return bundled;
+  throw new KvforgeError('wrong-use', {
+    at: '--activations',
+    expected: `a file of activations recorded from ${model.name}`,
+    received: 'none',
+    hint: `Those that come with kvforge are of ${bundled.model.name}; docs/compare.md says what a file holds.`,
+  });
+}

@@ -1,0 +1,61 @@
+import { KvforgeError } from './errors.js';
+import { defineScheme, isScalar, type LowRankScheme, type ScalarScheme, type Scheme } from './scheme.js';
+
+/** What a mix is made of: the keys of one scheme and the values of another. */
+export interface MixParts<Part extends Scheme> {
+  /** As that of any scheme. */
+  readonly name: string;
+  readonly keys: Part;
+  readonly values: Part;
+}
+
+/** The scheme of one layer, where layers differ. */
+export interface LayerChoice {
+  /** From 0. */
+  readonly layer: number;
+  readonly scheme: Scheme;
+}
+
+/**
+ * Keys coded as one scheme codes them, values as another does. The result is a scheme as any other, with kernels of its
+ * own.
+ *
+ * - Sinks and window are the larger of both: no token that one of them keeps exact is coded. For other ends, spread:
+ *   `{ ...mix({...}), window: 32 }`.
+ * - Generated tokens have one codec for keys and values: that of the schemes' streams with more bits, of `keys` where both
+ *   have as many. Its bytes count for both.
+ *
+ * Low-rank schemes mix only with themselves: a cache has the stages of one family, and those of low-rank codes are
+ * planned for keys and values together.
+ *
+ * @throws KvforgeError `invalid-scheme` for a low-rank scheme with another, and for what `defineScheme` refuses
+ * @example
+ * mix({ name: 'int8-int4', keys: int8, values: int4Hadamard }).stream.bits; // 8
+ */
+export function mix(parts: MixParts<ScalarScheme>): ScalarScheme;
+export function mix(parts: MixParts<LowRankScheme>): LowRankScheme;
+export function mix({ name, keys, values }: MixParts<ScalarScheme> | MixParts<LowRankScheme>): Scheme {
+  for (const part of [keys, values]) defineScheme(part);
+  if (!isScalar(keys)) {
+    if (keys !== values) throw unmixable('values', keys, values);
+    return defineScheme({ ...keys, name });
+  }
+  if (!isScalar(values)) throw unmixable('keys', values, keys);
+  return defineScheme({
+    name,
+    keys: keys.keys,
+    values: values.values,
+    sinks: Math.max(keys.sinks, values.sinks),
+    window: Math.max(keys.window, values.window),
+    stream: values.stream.bits > keys.stream.bits ? values.stream : keys.stream,
+  });
+}
+
+function unmixable(at: 'keys' | 'values', lowRank: Scheme, other: Scheme): KvforgeError {
+  return new KvforgeError('invalid-scheme', {
+    at: `mix.${at}`,
+    expected: `${lowRank.name} itself, as low-rank schemes mix only with themselves`,
+    received: other.name,
+    hint: 'Take both from schemes that code every channel by itself.',
+  });
+}

@@ -1,0 +1,38 @@
+import { describe, expect, test } from 'vitest';
+import { resolveScheme, schemeNames } from '../../cli/resolve.js';
+import { defaultTargets } from '../../codegen/generate.js';
+import { evaluateExtent } from '../../codegen/manifest.js';
+import { splitPrompt } from '../../codegen/plan/layout.js';
+import { type Geometry, geometryOf } from '../../dsl/geometry.js';
+import { presetModel, presetNames } from '../../dsl/model.js';
+import { isScalar } from '../../dsl/scheme.js';
+import { chooseTunables } from '../../dsl/stage.js';
+import { stagesOf } from '../../dsl/stages/index.js';
+
+/** Blocks in a dimension of a grid that every WebGPU device takes. */
+const mostBlocks = 65535;
+const tokens = 131072;
+
+const llama = presetModel('llama-3.1-8b');
+const schemes = (await Promise.all(schemeNames.map((name) => resolveScheme(name, llama)))).filter(isScalar);
+const geometries = schemes.flatMap((scheme) =>
+  presetNames.flatMap((name) => {
+    const model = presetModel(name);
+    // Blocks of 64 channels do not divide a head of 96.
+    const fits = scheme.name !== 'nf4' || model.headDim % 64 === 0;
+    return fits ? [{ title: `${scheme.name}, ${name}`, g: geometryOf(scheme, model) as Geometry }] : [];
+  }),
+);
+
+describe('a prompt of 128K tokens is compressed and decoded in grids that WebGPU has', () => {
+  test.each(geometries)('$title', ({ g }) => {
+    const dimensions = { tokens, promptTokens: tokens, middleTokens: splitPrompt(g, tokens).middle };
+    const target = defaultTargets.wgsl;
+    const tooLarge = stagesOf[g.family]
+      .filter(({ name }) => ['codeKeys', 'codeValues', 'decompress'].includes(name))
+      .flatMap((stage) => stage.kernels(g, chooseTunables(stage, g, target, {}), target))
+      .map(({ entry, grid }) => ({ entry, grid: grid.map((extent) => evaluateExtent(extent, dimensions)) }))
+      .filter(({ grid }) => grid.some((blocks) => blocks > mostBlocks));
+    expect(tooLarge).toEqual([]);
+  });
+});
