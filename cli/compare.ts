@@ -1,15 +1,14 @@
 import pc from 'picocolors';
 import { generate } from '../codegen/generate.js';
 import { generateFp16 } from '../codegen/generateFp16.js';
-import { packagePath } from '../codegen/packageRoot.js';
 import { KvforgeError } from '../dsl/errors.js';
-import type { ModelShape } from '../dsl/model.js';
 import type { Scheme } from '../dsl/scheme.js';
 import { tableOf } from '../runtime/compare/cells.js';
 import { runCompare } from '../runtime/compare/run.js';
 import type { CompareDocument } from '../runtime/compare/schema.js';
-import { type Activations, differingField, loadActivations } from '../runtime/report/activations.js';
+import type { Activations } from '../runtime/report/activations.js';
 import { parseShape, type ShapeClass, shapeText } from '../runtime/tune/shapeClass.js';
+import { activationsFor } from './activations.js';
 import { deviceNames, openDevice } from './devices.js';
 import { type LockOptions, openLock, tunedChoice } from './lockOptions.js';
 import { commandOf, originOf } from './origin.js';
@@ -97,19 +96,6 @@ export async function compare(
   // Nothing measured is no success either; the rows say why.
   const failed = document.failed.length > 0 || document.rows.every(({ attentionError }) => attentionError === null);
   return { code: failed ? exitCodes.failed : exitCodes.done, json: document, text: textOf(document, context) };
-}
-
-/** Those of a file, or the ones that come with kvforge where they are of the model. */
-async function activationsFor(model: ModelShape, path: string | undefined): Promise<Activations> {
-  if (path !== undefined) return loadActivations(path, model);
-  const bundled = await loadActivations(packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors'));
-  if (differingField(model, bundled.model) === undefined) return bundled;
-  throw new KvforgeError('wrong-use', {
-    at: '--activations',
-    expected: `a file of activations recorded from ${model.name}`,
-    received: 'none',
-    hint: `Those that come with kvforge are of ${bundled.model.name}; docs/compare.md says what a file holds.`,
-  });
 }
 
 function layersOf(list: string | undefined, { layers }: Activations): readonly number[] {

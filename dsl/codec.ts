@@ -67,16 +67,17 @@ export interface ScalarCodec {
   /** Bits of a code. */
   readonly bits: 2 | 3 | 4 | 8;
   /**
-   * The table of values handed to the device functions as `levels`, for the channels that share a scale: `2^bits` finite
-   * numbers, ascending where `code` finds the nearest one by bisection.
+   * The table of values handed to the device functions as `levels`, for so many numbers that share a scale (of a block of
+   * the whole prompt, those of one token): `2^bits` finite numbers, ascending where `code` finds the nearest one by
+   * bisection.
    */
   readonly levels: (channels: number) => readonly number[];
   /** From where to where a number over the scale is not clamped: from the first level to the last if left out. */
   readonly range?: readonly [number, number];
   readonly device: {
     /**
-     * From the least and the greatest x to what is stored as f16 and taken off every x before anything else; nothing is
-     * where it is left out. The stream has no room for it.
+     * From the least and the greatest x to what is stored and taken off every x before anything else (a finite f16);
+     * nothing is where it is left out. The stream has no room for it.
      */
     readonly offset?: (least: f32, greatest: f32) => f32;
     /** From the sum of squares of x/maxAbs and maxAbs = max|x| to the stored scale (a finite f16, >= 0). */
@@ -105,8 +106,8 @@ export interface Quantizer {
   readonly codec: ScalarCodec;
   readonly block: ScaleBlock;
   /**
-   * Share of the numbers of a block that its range leaves out at each end, in ten thousandths of it: floor(trim * count)
-   * of them; none if left out. Offset and scale are those of the others, and the numbers left out are clamped.
+   * Share of the numbers of a block that its range leaves out at each end, in ten thousandths of it: trim * count of
+   * them, rounded; none if left out. Offset and scale are those of the others, and the numbers left out are clamped.
    */
   readonly trim?: number;
 }

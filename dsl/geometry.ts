@@ -85,7 +85,7 @@ export interface ScalarGroups {
   readonly scaleTokens: number;
   /** Channels of a head that share a scale. */
   readonly scaleChannels: number;
-  /** What the codec's levels are asked for. */
+  /** What the codec's levels are asked for: numbers of a block, or where it is of the whole prompt those of a token. */
   readonly levelChannels: number;
   /** Words of the f16 scales of so many tokens, all KV heads. */
   readonly scaleRowWords: number;
@@ -220,8 +220,8 @@ function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse:
     const expected = `a number that divides the head dimension ${headDim}, or 'head'`;
     refuse(`${place}.block.channels`, expected, scaleChannels, 'Scales do not cross heads.');
   }
-  // Where a scale is a channel's own, its norm is over tokens, and the head dimension stands for their number.
-  const levelChannels = scaleChannels === 1 ? headDim : scaleChannels;
+  // A block of the whole prompt has no known number; its scale is no norm, and levels do not depend on it.
+  const levelChannels = block.tokens === 'prompt' ? scaleChannels : block.tokens * scaleChannels;
   checkLevels(codec, `${place}.codec`, levelChannels, refuse);
   const levels = codec.levels(levelChannels);
   return {
@@ -312,6 +312,9 @@ function placeGroups(
   return groups;
 }
 
+/** Sums of a head's channels, each the largest level times the largest scale, stay far within float32. */
+const largestLevel = 65504;
+
 /** Tables that were found to be right; a codec is asked for its levels once a number of channels. */
 const checkedLevels = new WeakMap<object, Set<number>>();
 
@@ -342,6 +345,10 @@ function checkLevels(codec: ScalarCodec, place: string, channels: number, refuse
   const read = given.map((level) => (typeof level === 'number' ? Math.fround(level) : Number.NaN));
   for (const [i, level] of read.entries()) {
     if (!Number.isFinite(level)) refuse(at, expected, `${String(given[i])} at ${i}`, hint);
+    if (Math.abs(level) > largestLevel) {
+      const most = `numbers up to ${largestLevel}, which a scale of f16 leaves finite`;
+      refuse(at, most, `${String(given[i])} at ${i}`, 'Let the scale hold the size.');
+    }
     if (bisected && i > 0 && level <= read[i - 1]!) {
       refuse(at, expected, `${given[i - 1]} before ${given[i]} at ${i}`, 'Sort them, and name none twice.');
     }

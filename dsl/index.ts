@@ -38,7 +38,7 @@ export {
   type ScalarGroups,
 } from './geometry.js';
 export type { HeadGeometry } from './headGeometry.js';
-export { type LayerChoice, type MixParts, mix } from './mix.js';
+export { type FamilyOf, type LayerChoice, type MixParts, mix } from './mix.js';
 export {
   frequenciesFor,
   type LayerShape,

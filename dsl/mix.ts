@@ -1,12 +1,15 @@
 import { KvforgeError } from './errors.js';
 import { defineScheme, isScalar, type LowRankScheme, type ScalarScheme, type Scheme } from './scheme.js';
 
+/** Every scheme of the family that `Keys` is of. */
+export type FamilyOf<Keys extends Scheme> = Keys extends ScalarScheme ? ScalarScheme : LowRankScheme;
+
 /** What a mix is made of: the keys of one scheme and the values of another. */
-export interface MixParts<Part extends Scheme> {
+export interface MixParts<Keys extends Scheme> {
   /** As that of any scheme. */
   readonly name: string;
-  readonly keys: Part;
-  readonly values: Part;
+  readonly keys: Keys;
+  readonly values: FamilyOf<Keys>;
 }
 
 /** The scheme of one layer, where layers differ. */
@@ -32,9 +35,12 @@ export interface LayerChoice {
  * @example
  * mix({ name: 'int8-int4', keys: int8, values: int4Hadamard }).stream.bits; // 8
  */
-export function mix(parts: MixParts<ScalarScheme>): ScalarScheme;
-export function mix(parts: MixParts<LowRankScheme>): LowRankScheme;
-export function mix({ name, keys, values }: MixParts<ScalarScheme> | MixParts<LowRankScheme>): Scheme {
+export function mix<Keys extends Scheme>({ name, keys, values }: MixParts<Keys>): FamilyOf<Keys> {
+  return mixed(name, keys, values) as FamilyOf<Keys>;
+}
+
+/** Types do not reach everyone: families are told apart here too. */
+function mixed(name: string, keys: Scheme, values: Scheme): Scheme {
   for (const part of [keys, values]) defineScheme(part);
   if (!isScalar(keys)) {
     if (keys !== values) throw unmixable('values', keys, values);

@@ -10,6 +10,7 @@ import type {
   TransformCodec,
   VectorQuantizer,
 } from './codec.js';
+import { vectorNorm } from './codecs/lloydMax.js';
 import { KvforgeError } from './errors.js';
 
 /** Keys as a linear code over all KV heads. */
@@ -210,6 +211,11 @@ function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
       'Write perToken(...) or perChannel(...).',
     );
   }
+  if (block.tokens === 'prompt' && codec.device.scale === vectorNorm) {
+    const expected = 'a codec whose scale does not grow with the number of tokens';
+    const hint = 'Take symmetric, asymmetric or table, or let fewer tokens share a scale.';
+    refuse(`${place}.codec`, expected, codec.name, hint);
+  }
   const units = Math.round((trim ?? 0) * trimUnits);
   if (trim !== undefined && !(units > 0 && units <= trimUnits / 5 && Math.abs(trim * trimUnits - units) < 1e-6)) {
     refuse(`${place}.trim`, 'a multiple of 0.0001 from 0.0001 to 0.2', trim, 'KVQuant leaves out 0.005 at each end.');
@@ -218,6 +224,11 @@ function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
   if (last.kind !== 'outliers') return;
   const isCap = Number.isInteger(last.cap) && last.cap >= 1 && last.cap <= 8;
   if (!isCap) refuse(`${at}[${chain.length - 1}].cap`, 'a whole number from 1 to 8', last.cap, 'KVQuant keeps 1 %.');
+}
+
+function isAscendingPair(range: unknown): boolean {
+  if (!Array.isArray(range) || range.length !== 2 || !range.every(Number.isFinite)) return false;
+  return (range[0] as number) < (range[1] as number);
 }
 
 function checkScalarCodec(codec: ScalarCodec, at: string, refuse: Refuse): void {
@@ -229,6 +240,15 @@ function checkScalarCodec(codec: ScalarCodec, at: string, refuse: Refuse): void 
   for (const role of ['scale', 'code', 'value'] as const) {
     const fn: unknown = codec.device?.[role];
     if (typeof fn !== 'function') refuse(`${at}.device.${role}`, "a function marked 'device'", fn, hint);
+  }
+  const range: unknown = codec.range;
+  if (range !== undefined && !isAscendingPair(range)) {
+    refuse(
+      `${at}.range`,
+      'two finite numbers, ascending, or nothing',
+      range,
+      'Leave it out for the first and last level.',
+    );
   }
   const { offset } = codec.device;
   if (offset !== undefined && typeof offset !== 'function') {

@@ -4,9 +4,9 @@ import type { Geometry } from '../dsl/geometry.js';
 import type { LayerShape } from '../dsl/model.js';
 import { type AppendOptions, append } from './cache/append.js';
 import { type CacheCapacity, checkCapacity } from './cache/capacity.js';
-import { type ClampedOutliers, clampedOutliers } from './cache/clampedOutliers.js';
 import { checkOfScheme, checkSequences, checkWhole } from './cache/checkInput.js';
 import type { Prompt } from './cache/checkPrompt.js';
+import { type ClampedOutliers, clampedOutliers } from './cache/clampedOutliers.js';
 import { contentsBytes, readContents } from './cache/contents.js';
 import { Decoder, type DecoderOptions } from './cache/decoder.js';
 import { checkFileBytes } from './cache/fileBytes.js';
@@ -26,8 +26,8 @@ import type { Rotation } from './reference/rope.js';
 
 export type { AppendOptions } from './cache/append.js';
 export type { CacheCapacity } from './cache/capacity.js';
-export type { ClampedOutliers } from './cache/clampedOutliers.js';
 export type { Prompt } from './cache/checkPrompt.js';
+export type { ClampedOutliers } from './cache/clampedOutliers.js';
 export type { Decoder, DecoderBuffers, DecoderOptions } from './cache/decoder.js';
 export type { AttendOptions, DecodedTokens } from './cache/read.js';
 
@@ -221,7 +221,7 @@ export class KvCache {
    * Of a sequence that was cropped, those of the prompt as it was given, while any of its coded tokens are left.
    *
    * @example
-   * await cache.clampedOutliers(0); // { keys: 0, values: 0 }, as the scheme keeps none
+   * (await cache.clampedOutliers(0)).keys; // 0
    */
   clampedOutliers(sequence: number): Promise<ClampedOutliers> {
     return this.#turn((memory) => clampedOutliers(memory, sequence), sequence);

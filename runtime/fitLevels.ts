@@ -112,7 +112,7 @@ function takeRange(
     }
   }
   const sorted = Float64Array.from(block).sort();
-  const leftOut = Math.floor((Math.round(trim * trimUnits) * block.length) / trimUnits);
+  const leftOut = Math.round((Math.round(trim * trimUnits) * block.length) / trimUnits);
   const [least, greatest] = [sorted[leftOut], sorted[sorted.length - 1 - leftOut]];
   if (least === undefined || greatest === undefined || !(greatest > least)) return;
   const [middle, half] = [(least + greatest) / 2, (greatest - least) / 2];

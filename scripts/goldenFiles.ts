@@ -31,7 +31,7 @@ const goldens = [
 const scalarGoldens = [kivi4, kvquant3, turboQuant3, int8, int4Hadamard, normalFloat4, fp8E4M3];
 const scalarModels = ['llama-3.1-8b', 'smollm2-135m'] as const;
 /** Kernels that all schemes have alike. */
-const sharedKernels = /^(copy_exact|copy_words|append_token|attend_merge|prelude)\./;
+const sharedKernels = /^(copy_exact|copy_words|append_token|attend_merge)\./;
 
 /** Models whose uncompressed attention is checked in too. */
 const fp16Goldens = ['llama-3.1-8b', 'smollm2-135m'] as const;

@@ -59,10 +59,11 @@ describe('the structure', () => {
       .filter((name) => name.endsWith('.hbs'))
       .flatMap((name) => {
         const text = readFileSync(packagePath('templates', name), 'utf8');
-        // `hadamard` and `jacobi` are also the names of what the schedules themselves carry out, `uniform` a distribution's.
+        // `hadamard`, `jacobi` and `outliers` are also what the schedules themselves carry out, `uniform` is a distribution's.
         return codecs
           .filter(
-            (codec) => !['hadamard', 'jacobi', 'uniform'].includes(codec) && new RegExp(`\\b${codec}\\b`).test(text),
+            (codec) =>
+              !['hadamard', 'jacobi', 'outliers', 'uniform'].includes(codec) && new RegExp(`\\b${codec}\\b`).test(text),
           )
           .map((codec) => `${name}: ${codec}`);
       });

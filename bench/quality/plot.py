@@ -59,8 +59,12 @@ def panel(rows, field, title, left):
         x, width = across(row["bits"]), len(row["scheme"]) * LETTER
         start = x + 8 if x + 8 + width < left + PANEL else x - 8 - width
         labels.append((start, up(height), width))
-    for row, height, (start, _, _), y in zip(coded, heights, labels, label_heights(labels)):
-        parts.append(f'<circle cx="{across(row["bits"]):.1f}" cy="{up(height):.1f}" r="4" fill="#1f6feb"/>')
+    for row, height, (start, _, width), y in zip(coded, heights, labels, label_heights(labels)):
+        x = across(row["bits"])
+        parts.append(f'<circle cx="{x:.1f}" cy="{up(height):.1f}" r="4" fill="#1f6feb"/>')
+        if abs(y - up(height)) > LINE / 3:
+            near = start if start > x else start + width
+            parts.append(f'<path d="M{x:.1f} {up(height):.1f}L{near:.1f} {y:.1f}" stroke="#1f6feb"/>')
         parts.append(f'<text x="{start:.1f}" y="{y + 4:.1f}">{escape(row["scheme"])}</text>')
     return parts
 
@@ -76,4 +80,5 @@ def plot(rows):
     ]
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    return "\n".join([start, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
+    title = "<title>Perplexity and copy perplexity of every scheme against its bits a number</title>"
+    return "\n".join([start, title, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"

@@ -23,8 +23,8 @@ from texts import USUAL, parse_text, read_source, stretch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PRESETS = (
-    "shard,shard-plus,kivi2,kivi4,turboquant2,turboquant3,turboquant4,turboquant-k8v4,"
-    "int8,int4,int2,int4-hadamard,int2-hadamard,nf4,fp8-e4m3,fp8-e5m2"
+    "shard,shard-plus,kivi2,kivi4,kvquant2,kvquant3,kvquant4,turboquant2,turboquant3,turboquant4,"
+    "turboquant-k8v4,int8,int4,int2,int4-hadamard,int2-hadamard,nf4,fp8-e4m3,fp8-e5m2"
 )
 
 

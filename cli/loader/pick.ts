@@ -29,6 +29,10 @@ export function pick(exports: Readonly<Record<string, unknown>>, name: string | 
   const schemes = Object.entries(exports).filter(([, value]) => isScheme(value));
   if (schemes.length === 1) return schemes[0]![1] as Scheme;
   if (schemes.length === 0) {
+    const promised = Object.keys(exports).find((key) => exports[key] instanceof Promise);
+    if (promised !== undefined) {
+      refuse('an exported scheme', `a promise as ${promised}`, 'Write await before what is exported.');
+    }
     return refuse(
       'an exported scheme',
       Object.keys(exports).length === 0 ? 'no exports' : `only ${Object.keys(exports).join(', ')}`,

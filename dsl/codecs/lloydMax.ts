@@ -9,8 +9,9 @@ export interface LloydMaxParams {
 }
 
 /**
- * The data-oblivious stream of generated tokens: Hadamard, an f16 norm, and the Lloyd-Max levels of a Gaussian with
- * variance 1/d for the unit vector (Shard, "Stream"). It cannot drift, because nothing in it is fitted.
+ * An f16 norm, and the Lloyd-Max levels of a Gaussian with variance 1/d for the unit vector of the d numbers that share
+ * it: after the Hadamard transform what Shard makes of generated tokens ("Stream") and TurboQuant of all. It cannot
+ * drift, because nothing in it is fitted.
  *
  * @example
  * lloydMax({ bits: 8 })

@@ -34,7 +34,8 @@ export function perChannel(
 }
 
 /**
- * One scale for a KV head, over all compressed tokens of the prompt.
+ * One scale for a KV head, over all compressed tokens of the prompt. Not for `lloydMax`, whose scale is a norm and whose
+ * levels are for a known number of numbers: `defineScheme` refuses it, as over a whole prompt by channel.
  *
  * @example
  * perHead(float8({ format: 'e4m3' }))

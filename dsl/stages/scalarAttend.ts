@@ -29,6 +29,8 @@ function plainSchedule(g: ScalarGeometry, { tileTokens }: Chosen<PlainSpace>, ta
   const scores = slices * scoreVectors * 16;
   return {
     threads,
+    // With more blocks the compiler spills where keys are rotated.
+    blocksPerMultiprocessor: 1,
     constants: {
       TILE_TOKENS: tileTokens,
       SCORE_SLICES: slices,
@@ -51,11 +53,13 @@ export const scalarAttendStage = defineStage<Space, ScalarGeometry>({
   constraints: [(g, tunables, target) => ('products' in tunables ? fitsProducts(g, tunables, target) : undefined)],
   kernels: (g, tunables, target) => {
     const { streamValue, streamUnpack } = streamFunctions(g);
-    const { constants, ...schedule }: Schedule =
-      'products' in tunables && tunables.products === 1
-        ? productSchedule(g, tunables)
-        : plainSchedule(g, tunables, target);
-    const partials = `[work items][2: Hadamard space, exact][${g.groupSize} query heads][${g.headDim} output, maximum, weight sum]`;
+    const multiplies = 'products' in tunables && tunables.products === 1;
+    const { constants, ...schedule }: Schedule = multiplies
+      ? productSchedule(g, tunables, target)
+      : plainSchedule(g, tunables, target);
+    // Products turn a block's sums back before they are stored.
+    const spaces = multiplies ? '' : '[2: Hadamard space, exact]';
+    const partials = `[work items]${spaces}[${g.groupSize} query heads][${g.headDim} output, maximum, weight sum]`;
     const output = writes('output', 'f32', `[query rows][${g.heads} heads][${g.headDim}]`);
     const work = reads(
       'work',
@@ -82,7 +86,7 @@ export const scalarAttendStage = defineStage<Space, ScalarGeometry>({
       constants: {
         ...constants,
         WORK_ITEM_WORDS: workItemWords,
-        PARTIAL_WORDS: partialWords(g),
+        PARTIAL_WORDS: multiplies ? partialWords(g) / 2 : partialWords(g),
         CHUNK_UNIT: 16,
         ...scoreConstants(g),
       },

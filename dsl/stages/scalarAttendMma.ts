@@ -1,5 +1,13 @@
 import type { ScalarGeometry, ScalarGroups } from '../geometry.js';
-import { type Chosen, type Constraint, type KernelPlan, oneOf, type Target, type Tunable } from '../stage.js';
+import {
+  type Chosen,
+  type Constraint,
+  type KernelPlan,
+  oneOf,
+  sharedLimit,
+  type Target,
+  type Tunable,
+} from '../stage.js';
 
 /**
  * With tensor cores the choice is between the schedule that takes codes as operands of products (`products` 1), whose
@@ -95,13 +103,15 @@ function sharedBytes(g: ScalarGeometry, { warps, stages }: Chosen<ProductSpace>)
 export function productSchedule(
   g: ScalarGeometry,
   tunables: Chosen<ProductSpace>,
+  target: Target,
 ): Pick<KernelPlan, 'threads' | 'blocksPerMultiprocessor' | 'constants' | 'sharedBytes' | 'template'> {
   const dynamic = sharedBytes(g, tunables);
   const [keys, values] = [codeValues(g.keys), codeValues(g.values)];
   const flag = (holds: boolean) => (holds ? 1 : 0);
   return {
     threads: tunables.warps * 32,
-    ...(tunables.warps <= 8 ? { blocksPerMultiprocessor: 2 } : {}),
+    // Threads have 128 registers where two blocks have room, else what they ask for.
+    blocksPerMultiprocessor: tunables.warps <= 8 && 2 * (dynamic + 1024) <= sharedLimit(target) + 1024 ? 2 : 1,
     constants: {
       WARPS: tunables.warps,
       STAGES: tunables.stages,
@@ -132,6 +142,8 @@ export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunabl
   if (g.groupSize > 16) return `takes 16 query heads a KV head at most, not ${g.groupSize}`;
   if (g.keys.unrotated) return 'takes keys after RoPE';
   if (g.keys.outlierCap + g.values.outlierCap > 0) return 'takes keys and values without outliers';
+  // Rows are dealt out by bits of the places of their pieces, and a head's scales begin at whole words.
+  if ((g.headDim & (g.headDim - 1)) !== 0) return `takes heads of 64, 128 or 256 channels, not ${g.headDim}`;
   const keyUnit = g.keys.bits === 3 ? 128 : 64;
   if (g.headDim % keyUnit !== 0) {
     return `takes ${g.keys.bits}-bit keys in heads of a multiple of ${keyUnit} channels, not ${g.headDim}`;

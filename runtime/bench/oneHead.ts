@@ -1,4 +1,4 @@
-import type { ScalarCodes, ScalarMiddle, ScalarParts } from '../reference/scalar.js';
+import type { ScalarCodes, ScalarMiddle, ScalarOutliers, ScalarParts } from '../reference/scalar.js';
 import type { SequenceParts } from '../reference/segments.js';
 import { type CodedSequence, isScalarParts } from '../reference/sequence.js';
 import { type HeadTensor, headRows } from '../reference/shapes.js';
@@ -66,6 +66,10 @@ function shardMiddle({ headDim: d, kvHeads, middle }: ShardParts, head: number):
   };
 }
 
+function outliersOfHead(all: ScalarOutliers, own: Parameters<typeof ofHead>[1]): ScalarOutliers {
+  return { ...all, channels: ofHead(all.channels, own), residuals: ofHead(all.residuals, own) };
+}
+
 function scalarMiddle({ headDim, kvHeads, middle }: ScalarParts, head: number): ScalarMiddle {
   const own = (all: ScalarCodes): ScalarCodes => {
     const blocks = { kvHeads, head, size: headDim / all.block.channels };
@@ -74,6 +78,7 @@ function scalarMiddle({ headDim, kvHeads, middle }: ScalarParts, head: number): 
       codes: ofHead(all.codes, { kvHeads, head, size: headDim }),
       scales: ofHead(all.scales, blocks),
       ...(all.offsets ? { offsets: ofHead(all.offsets, blocks) } : {}),
+      ...(all.outliers ? { outliers: outliersOfHead(all.outliers, { kvHeads, head, size: all.outliers.cap }) } : {}),
     };
   };
   return { ...middle, keys: own(middle.keys), values: own(middle.values) };

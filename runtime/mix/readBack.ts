@@ -70,7 +70,7 @@ function codedBlock({ codec, bits, levelChannels, trim, range }: ScalarGroups, x
   const table = levelsOf(codec, levelChannels);
   const levels = (index: number) => table[index]!;
   const sorted = x.slice().sort();
-  const leftOut = Math.floor((x.length * trim) / trimUnits);
+  const leftOut = Math.round((x.length * trim) / trimUnits);
   const [least, greatest] = [Math.fround(sorted[leftOut]!), Math.fround(sorted[x.length - 1 - leftOut]!)];
   const offset = offsetOf?.(least, greatest) ?? 0;
   const largest = Math.max(Math.abs(least - offset), Math.abs(greatest - offset));

@@ -21,6 +21,10 @@ export interface Outlier {
  *
  * @param x in the form that is coded
  * @param at index of the vector in [M][kvHeads]
+ * @example
+ * const codes = { form: 'cached', block: { tokens: 1, channels: 2 }, codes: Uint8Array.of(2, 1) } as const;
+ * const stored = { ...codes, scales: Float64Array.of(1), values: Float64Array.of(-1, 0, 1) };
+ * outliersOf(Float64Array.of(3, 0.4), { token: 0, head: 0, heads: 1 }, stored, [-1, 1]); // [{ channel: 0, residual: 2 }]
  */
 export function outliersOf(
   x: Float64Array,
@@ -42,7 +46,15 @@ export function outliersOf(
   return found.sort((a, b) => Math.abs(b.residual) - Math.abs(a.residual) || a.channel - b.channel);
 }
 
-/** Keeps the outliers of every token and head, and counts those past the cap. */
+/**
+ * Keeps the outliers of every token and head, and counts those past the cap.
+ *
+ * @example
+ * const codes = { form: 'cached', block: { tokens: 1, channels: 2 }, codes: Uint8Array.of(2, 2) } as const;
+ * const stored = { ...codes, scales: Float64Array.of(1), values: Float64Array.of(-1, 0, 1) };
+ * const tensor = { heads: 1, tokens: 1, channels: 2, data: Float64Array.of(3, 4) };
+ * encodeOutliers(tensor, stored, { cap: 1, range: [-1, 1] }).clamped; // 1
+ */
 export function encodeOutliers(
   numbers: HeadTensor,
   codes: ScalarCodes,

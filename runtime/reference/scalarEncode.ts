@@ -1,9 +1,9 @@
 import { layerShape, type ModelShape } from '../../dsl/model.js';
 import { hadamard } from './hadamard.js';
 import { nearestLevel } from './lloydMax.js';
+import { encodeOutliers, type OutlierRule } from './outliers.js';
 import { largestHalf, toHalf } from './quantize.js';
 import { type Rotation, unrotate } from './rope.js';
-import { encodeOutliers, type OutlierRule } from './outliers.js';
 import type { ScalarBlock, ScalarCodes, ScalarParts } from './scalar.js';
 import { encodeSegments, requireCache, type SegmentOptions, sliceTokens } from './segmentsEncode.js';
 import { type Cache, type HeadTensor, vectorAt } from './shapes.js';
@@ -53,7 +53,7 @@ export function encodeBlock(
 }
 
 /**
- * The ends of numbers once the least and the greatest floor(trim * count / 10000) of them are left out; zeros of none.
+ * The ends of numbers once the least and the greatest trim * count / 10000 of them, rounded, are left out; zeros of none.
  *
  * @param trim in ten thousandths
  * @example
@@ -61,7 +61,7 @@ export function encodeBlock(
  */
 export function rangeOf(x: Float64Array, trim: number): { readonly least: number; readonly greatest: number } {
   const sorted = x.slice().sort();
-  const leftOut = Math.floor((trim * x.length) / 10000);
+  const leftOut = Math.round((trim * x.length) / 10000);
   return { least: sorted[leftOut] ?? 0, greatest: sorted[sorted.length - 1 - leftOut] ?? 0 };
 }
 

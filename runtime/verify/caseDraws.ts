@@ -126,8 +126,9 @@ function appendDraws(g: Geometry, wide: boolean): fc.Arbitrary<AppendDraw> {
 function trimEdges({ keys, values }: ScalarGeometry): readonly number[] {
   return [keys, values].flatMap(({ trim, scaleTokens, scaleChannels }) => {
     if (trim === 0 || scaleTokens > 0) return [];
-    const first = Math.ceil(trimUnits / trim / scaleChannels);
-    return [first - 1, first, first + 1, 2 * first];
+    // Half a number is rounded up, and the second is left out where three halves are.
+    const first = Math.ceil(trimUnits / (2 * trim) / scaleChannels);
+    return [first - 1, first, first + 1, 3 * first];
   });
 }
 

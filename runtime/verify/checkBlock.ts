@@ -45,7 +45,8 @@ export function blockErrors({ codec, levelChannels, trim }: ScalarGroups, block:
   const { offset, values } = block;
   const offsets = device.offset ? offsetsOf(device.offset, block, trim) : undefined;
   const scales = scalesOf(device.scale, trim > 0 ? clampedTo(block, trim) : block);
-  const refusedOffset = offsets?.find((given) => !Number.isFinite(given));
+  // Kernels take off what the codec gave, and readers add what was stored: the two have to be one number.
+  const refusedOffset = offsets?.find((given) => !Number.isFinite(given) || toHalf(given) !== given);
   const refusedScale = scales.find((given) => !(given >= 0 && given < Number.POSITIVE_INFINITY));
   const refused =
     refusedOffset !== undefined

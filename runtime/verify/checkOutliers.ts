@@ -33,7 +33,13 @@ export function checkOutliers(
   for (let token = 0; token < tokens; token++) {
     for (let head = 0; head < heads; head++) {
       const vector = { token, head, heads };
-      const candidates = candidatesOf(groups, coded, vectorAt(numbers, head, token), vectorAt(slack, head, token), vector);
+      const candidates = candidatesOf(
+        groups,
+        coded,
+        vectorAt(numbers, head, token),
+        vectorAt(slack, head, token),
+        vector,
+      );
       const place = (channel: number) => `KV head ${head}, middle token ${token}, channel ${channel}`;
       const first = (token * heads + head) * cap;
       const kept = new Set<number>();
@@ -65,10 +71,18 @@ export function checkOutliers(
       most += Math.max(0, candidates.filter(({ mayBeOutlier }) => mayBeOutlier).length - cap);
     }
   }
-  judge.check(`${name}: kept beside the codes without being an outlier, or twice: ${worst.kept.at}`, worst.kept.error, 0);
+  judge.check(
+    `${name}: kept beside the codes without being an outlier, or twice: ${worst.kept.at}`,
+    worst.kept.error,
+    0,
+  );
   judge.check(`${name}: residual of an outlier: ${worst.residual.at}`, worst.residual.error, 0);
   judge.check(`${name}: outlier after a smaller one: ${worst.order.at}`, worst.order.error, 0);
-  judge.check(`${name}: outlier that is not kept, larger than those that are: ${worst.dropped.at}`, worst.dropped.error, 0);
+  judge.check(
+    `${name}: outlier that is not kept, larger than those that are: ${worst.dropped.at}`,
+    worst.dropped.error,
+    0,
+  );
   const miscounted = Math.max(fewest - clamped, clamped - most, 0);
   judge.check(`${name}: outliers past the cap: ${clamped} counted, ${fewest} to ${most} there`, miscounted, 0);
 }

@@ -28,7 +28,7 @@ describe('a scheme name', () => {
     expect(errorOf(run)).toEqual({
       code: 'wrong-use',
       message:
-        'scheme: expected one of shard, shard-plus, kivi2, kivi4, turboquant2, turboquant3, turboquant4, turboquant-k8v4, int8, int4, int2, int4-hadamard, int2-hadamard, nf4, fp8-e4m3, fp8-e5m2, or a path that ends in .ts, .js or .mjs, got "shart"',
+        'scheme: expected one of shard, shard-plus, kivi2, kivi4, kvquant2, kvquant3, kvquant4, turboquant2, turboquant3, turboquant4, turboquant-k8v4, int8, int4, int2, int4-hadamard, int2-hadamard, nf4, fp8-e4m3, fp8-e5m2, or a path that ends in .ts, .js or .mjs, got "shart"',
       hint: 'For a scheme of your own, give the file that exports it.',
     });
   });
@@ -128,6 +128,7 @@ describe('a scheme file outside of the package', () => {
     ['export const x = ;\n', ':1:18: expected a file that loads, got SyntaxError: Expression expected.'],
     ['\n\n  throw new TypeError("no way");\n', ':3:9: expected a file that loads, got TypeError: no way'],
     ['export const x = 1;\n', ': expected an exported scheme, got only x'],
+    ['export default Promise.resolve(1);\n', ': expected an exported scheme, got a promise as default'],
     ['process.exit(0);\n', ': expected a file that loads, got one that ended the process with code 0'],
     ['process.abort();\n', ': expected a file that loads, got one that ended the process by SIGABRT'],
     [

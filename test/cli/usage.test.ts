@@ -65,8 +65,11 @@ describe('help', () => {
     const run = await cli('--help');
     expect(run.code).toBe(0);
     expect(run.err).toBe('');
-    for (const name of ['bench', 'demo', 'doctor', 'generate', 'inspect', 'tune', 'verify'])
+    for (const name of [
+      ...['bench', 'compare', 'demo', 'doctor', 'generate', 'inspect', 'mix', 'new', 'reconstruct', 'tune', 'verify'],
+    ]) {
       expect(run.out).toContain(`\n  ${name} `);
+    }
   });
 
   test('of a command names its options', async () => {

@@ -139,6 +139,9 @@ describe('the levels of the stream', () => {
     expect(refusal(() => [-1, 0, 1])).toBe(`${expected} 3 numbers. Return one value for every code.`);
     expect(refusal(() => [0, 1, 2, Number.NaN])).toBe(`${expected} NaN at 3. Return one value for every code.`);
     expect(refusal(() => [0, 1, 2, 1e300])).toBe(`${expected} 1e+300 at 3. Return one value for every code.`);
+    expect(refusal(() => [0, 1, 2, 65505])).toBe(
+      'invalid-scheme: stream.levels: expected numbers up to 65504, which a scale of f16 leaves finite, got 65505 at 3. Let the scale hold the size.',
+    );
     expect(refusal(() => [0, 2, 1, 3])).toBe(`${expected} 2 before 1 at 2. Sort them, and name none twice.`);
     expect(refusal(() => [0, 1, 1 + 1e-12, 3])).toBe(
       `${expected} 1 before 1.000000000001 at 2. Sort them, and name none twice.`,

@@ -77,7 +77,7 @@ describe('a mix', () => {
   });
 
   test('refuses what is no scheme, and a name that is none', () => {
-    expect(() => mix({ name: 'x', keys: null as never, values: int4 })).toThrow(
+    expect(() => mix({ name: 'x', keys: null as never, values: int4 as never })).toThrow(
       'scheme: expected an object, got null.',
     );
     expect(() => mix({ name: 'K8 V4', keys: int8, values: int4 })).toThrow(

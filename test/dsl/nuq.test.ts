@@ -1,7 +1,7 @@
 import erf from '@stdlib/math-base-special-erf';
 import { describe, expect, it } from 'vitest';
 import { coveringScale, middleOfRange } from '../../dsl/codecs/nuq.js';
-import { KvforgeError, type NuqParams, nuq } from '../../dsl/index.js';
+import { type KvforgeError, type NuqParams, nuq } from '../../dsl/index.js';
 import { toHalf } from '../../runtime/reference/index.js';
 
 function refusal(params: NuqParams): string {
@@ -49,7 +49,10 @@ describe('the levels of nuq', () => {
   });
 
   it('are the means of what is nearest to them', () => {
-    const [low, high] = nuq({ bits: 2 }).levels(128).slice(2).map((level) => level * end) as [number, number];
+    const [low, high] = nuq({ bits: 2 })
+      .levels(128)
+      .slice(2)
+      .map((level) => level * end) as [number, number];
     const edge = (low + high) / 2;
     const density = (z: number) => Math.exp(-0.5 * z * z) / Math.sqrt(2 * Math.PI);
     const cumulative = (z: number) => 0.5 * (1 + erf(z / Math.SQRT2));

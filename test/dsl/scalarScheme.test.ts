@@ -55,6 +55,31 @@ describe('a scheme of scalar codes', () => {
     }
   });
 
+  it('has a range of two ascending numbers, or none', () => {
+    expect(refusal(withCodec({ range: [-1, 1] }))).toBe('accepted');
+    expect(refusal(withCodec({ range: undefined }))).toBe('accepted');
+    for (const [range, received] of [
+      [[1, -1], '[1,-1]'],
+      ['x', '"x"'],
+      [[0], '[0]'],
+      [[0, Number.NaN], '[0,null]'],
+    ] as const) {
+      expect(refusal(withCodec({ range }))).toBe(
+        `invalid-scheme: keys[0].codec.range: expected two finite numbers, ascending, or nothing, got ${received}. Leave it out for the first and last level.`,
+      );
+    }
+  });
+
+  it('has no norm of a whole prompt for a scale: levels over it are for a known number of numbers', () => {
+    const expected = 'expected a codec whose scale does not grow with the number of tokens, got "lloydMax".';
+    const hint = 'Take symmetric, asymmetric or table, or let fewer tokens share a scale.';
+    for (const quantizer of [perHead(lloydMax({ bits: 4 })), perChannel(lloydMax({ bits: 4 }))]) {
+      expect(refusal({ keys: [hadamard(), quantizer] })).toBe(`invalid-scheme: keys[1].codec: ${expected} ${hint}`);
+      expect(refusal({ values: [quantizer] })).toBe(`invalid-scheme: values[0].codec: ${expected} ${hint}`);
+    }
+    expect(refusal({ keys: [perChannel(lloydMax({ bits: 4 }), { tokens: 16 })] })).toBe('accepted');
+  });
+
   it('is refused for another chain of keys', () => {
     const expected = 'invalid-scheme: keys: expected a quantizer, after unrope() or hadamard() or alone, got';
     expect(refusal({ keys: [unrope(), hadamard(), perToken(codec)] })).toBe(
@@ -162,7 +187,7 @@ describe('the sizes of scalar codes', () => {
     );
     expect(g).toMatchObject({ family: 'scalar', weighted: false, keyRowWords: 8 * 16, valueRowWords: 8 * 12 });
     expect(g.keys).toMatchObject({ bits: 4, headWords: 16, unrotated: true, turned: false });
-    expect(g.keys).toMatchObject({ scaleTokens: 32, scaleChannels: 1, levelChannels: 128, scaleRowWords: 8 * 64 });
+    expect(g.keys).toMatchObject({ scaleTokens: 32, scaleChannels: 1, levelChannels: 32, scaleRowWords: 8 * 64 });
     expect(g.values).toMatchObject({ bits: 3, headWords: 12, unrotated: false, turned: true });
     expect(g.values).toMatchObject({ scaleTokens: 1, scaleChannels: 128, levelChannels: 128, scaleRowWords: 4 });
   });

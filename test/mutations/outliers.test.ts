@@ -47,7 +47,12 @@ const suspects: readonly Suspect[] = [
     mutants: [
       without('every slice has counted'),
       without('the counts of the first round are zero'),
-      changed('counts that are not zero', 'counts[(round + 1) % 3][own][i] = 0', 'counts[(round + 3) % 3][own][i] = 0', 'race or unwritten'),
+      changed(
+        'counts that are not zero',
+        'counts[(round + 1) % 3][own][i] = 0',
+        'counts[(round + 3) % 3][own][i] = 0',
+        'race or unwritten',
+      ),
       without('every slice has its sums'),
       changed('one number fewer left out', 'if (below[0] <= left_out)', 'if (below[0] < left_out)'),
       changed('one number more left out above', 'count - min(count, left_out + 1)', 'count - min(count, left_out + 2)'),
@@ -101,7 +106,11 @@ const suspects: readonly Suspect[] = [
     drive: driveAttend(1e-5),
     mutants: [
       changed('one outlier of a key', 'i < KEY_OUTLIER_CAP', 'i < KEY_OUTLIER_CAP - 1'),
-      changed('outliers of the first head', '(token * KV_HEADS + head) * VALUE_OUTLIER_CAP', 'token * KV_HEADS * VALUE_OUTLIER_CAP'),
+      changed(
+        'outliers of the first head',
+        '(token * KV_HEADS + head) * VALUE_OUTLIER_CAP',
+        'token * KV_HEADS * VALUE_OUTLIER_CAP',
+      ),
     ],
   },
   {

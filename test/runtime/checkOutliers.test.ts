@@ -123,7 +123,9 @@ describe.each(outlierCases)('outliers of $name', (own) => {
     const told = judged((words) => {
       words[word] = counted + 40;
     }, 'outlierCounts');
-    expect(told[0]).toMatch(new RegExp(`^${name}: outliers past the cap: ${counted + 40} counted, \\d+ to \\d+ there$`));
+    expect(told[0]).toMatch(
+      new RegExp(`^${name}: outliers past the cap: ${counted + 40} counted, \\d+ to \\d+ there$`),
+    );
   });
 });
 

@@ -246,6 +246,7 @@ describe("a user's codec", () => {
     ['scale', -1],
     ['scale', Number.NaN],
     ['offset', Number.POSITIVE_INFINITY],
+    ['offset', 1 / 3],
   ] as const)('whose %s is %d, which cannot be stored, is named', (role, given) => {
     const codec: ScalarCodec = { ...floor, device: { ...floor.device, [role]: () => given } };
     const { judged, share } = encoded(schemeOf(codec), 'normal');

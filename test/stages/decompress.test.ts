@@ -7,8 +7,8 @@ import { writeRecord } from '../../runtime/record.js';
 import { decodeShard, pairChannels, seededRandom } from '../../runtime/reference/index.js';
 import { unpackShare } from '../../runtime/reference/unpackShare.js';
 import { buildTables } from '../../runtime/tables.js';
-import { halfBits, halfValues, type Kind, kinds, largestOf, lengths, numbers } from '../../runtime/verify/draws.js';
 import { codeValues } from '../../runtime/verify/codeValues.js';
+import { halfBits, halfValues, type Kind, kinds, largestOf, lengths, numbers } from '../../runtime/verify/draws.js';
 import { asHalfBits, cases, deviceNames, geometry, load, openDevice, runKernel } from './harness.js';
 
 describe.each(deviceNames)('decompress on %s', (deviceName) => {

@@ -25,8 +25,7 @@ export function parseLock(text: string, file: string): readonly LockEntry[] {
     parsed = JSON.parse(text);
   } catch (error) {
     const { message } = error as SyntaxError;
-    const position = /position (\d+)/.exec(message);
-    refuse(position ? Number(position[1]) : text.length, 'JSON', message, again);
+    refuse(faultOf(message, text), 'JSON', message, again);
   }
   if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
     refuse(0, 'an object of entries', Array.isArray(parsed) ? 'an array' : String(parsed), again);
@@ -60,6 +59,19 @@ export function parseLock(text: string, file: string): readonly LockEntry[] {
     }
     return entry;
   });
+}
+
+/**
+ * Where JSON.parse met a fault. Of an unexpected token V8 gives no position, but the text up to ten characters around it;
+ * the first place that reads so is the one, as parsing went no further.
+ */
+function faultOf(message: string, text: string): number {
+  const position = /position (\d+)/.exec(message);
+  if (position) return Number(position[1]);
+  const shown = /^Unexpected token '(.+?)', (\.\.\.)?"(.*?)"(?:\.\.\.)? is not valid JSON$/su.exec(message);
+  if (!shown) return text.length;
+  const [, token, cut, around] = shown;
+  return text.indexOf(around!) + (cut ? 10 : around!.indexOf(token!));
 }
 
 function lineOf(text: string, position: number): number {

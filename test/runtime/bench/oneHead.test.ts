@@ -6,6 +6,8 @@ import {
   defineScheme,
   hadamard,
   lloydMax,
+  nuq,
+  outliers,
   perChannel,
   perToken,
   presetModel,
@@ -53,7 +55,16 @@ const blocks = defineScheme({
   stream: lloydMax({ bits: 8 }),
 });
 
-describe.each([shard, shardPlus, blocks])('one head of $name', (scheme: Scheme) => {
+const sparse = defineScheme({
+  name: 'sparse',
+  keys: [unrope(), perChannel(nuq({ bits: 3 }), { trim: 0.05 }), outliers({ cap: 2 })],
+  values: [perToken(nuq({ bits: 3 }), { trim: 0.05 }), outliers({ cap: 3 })],
+  sinks: 4,
+  window: 64,
+  stream: lloydMax({ bits: 8 }),
+});
+
+describe.each([shard, shardPlus, blocks, sparse])('one head of $name', (scheme: Scheme) => {
   const { parts, ofHead } = drawn(scheme);
   const whole = decodeSequence(parts);
 

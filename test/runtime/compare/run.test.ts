@@ -6,6 +6,7 @@ import { modelFrom } from '../../../dsl/model.js';
 import type { Scheme } from '../../../dsl/scheme.js';
 import { int2, int8 } from '../../../dsl/schemes/integer.js';
 import { normalFloat4 } from '../../../dsl/schemes/nf4.js';
+import { shardPlus } from '../../../dsl/schemes/shardPlus.js';
 import type { BenchInput } from '../../../runtime/bench/run.js';
 import { KvCache } from '../../../runtime/cache.js';
 import { type CompareInput, runCompare } from '../../../runtime/compare/run.js';
@@ -126,6 +127,23 @@ describe('a comparison', () => {
     });
     expect(failed).toEqual([]);
     expect(untimed).toBe('CPU emulator of CUDA runs kernels on a CPU, and its times say nothing of a GPU');
+  });
+
+  test('gives queries to a scheme that weighs by them, and says why one without has no figures', async () => {
+    const input = await inputOf({ schemes: compared(shardPlus) });
+    const [first] = layers;
+    const { rows } = await runCompare({ ...input, layers: [first!] });
+    expect(rows[0]).toMatchObject({
+      correct: true,
+      notes: ['judged by queries that its prefill has weighed by: for queries to come its error may be larger'],
+    });
+    const without = await runCompare({ ...input, layers: [{ ...first!, queryBits: new Uint16Array(0) }] });
+    expect(without.rows[0]).toMatchObject({
+      ...{ bytes: rows[0]!.bytes, attentionError: null, correct: null, front: false },
+      reason:
+        "queries: expected queries of the prompt's last positions, as shard-plus weighs by them, got an empty array",
+    });
+    expect(without.failed).toEqual([]);
   });
 
   test('counts the bytes of all sequences of the first shape', async () => {

@@ -100,6 +100,16 @@ describe('a lock file', () => {
       text.slice(0, 40),
       /^a:2: expected JSON, got Unterminated string in JSON at position 40.*\. Tune again/,
     ],
+    [
+      'with a number that JSON has not',
+      text.replace(/"microseconds": [^,]+/, '"microseconds": NaN'),
+      /^a:6: expected JSON, got Unexpected token 'N'.*\. Tune again/s,
+    ],
+    [
+      'with the mark of an encoding',
+      `\ufeff${text}`,
+      /^a:1: expected JSON, got Unexpected token '\ufeff'.*\. Tune again/s,
+    ],
     ['empty', '', `a:1: expected JSON, got Unexpected end of JSON input. ${again}`],
     ['that is a list', '[]', `a:1: expected an object of entries, got an array. ${again}`],
     [

@@ -62,7 +62,7 @@ constexpr u32 VALUE_CENTERED = 0;  // 1 where code 0 of values does not stand fo
 constexpr u32 PASS_TILES = 4;  // pairs of 8-channel tiles that a warp rebuilds at a time
 constexpr u32 SHARED_BYTES = 140976;  // shared memory that a launch asks for
 constexpr u32 WORK_ITEM_WORDS = 6;  // words of a work item
-constexpr u32 PARTIAL_WORDS = 396;  // numbers of one partial result
+constexpr u32 PARTIAL_WORDS = 198;  // numbers of one partial result
 constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
 constexpr float SCORE_SCALE = 0.180336878f;  // what q.k is multiplied with first
 
@@ -923,8 +923,10 @@ __device__ __forceinline__ EarlyLoads load_early(const u32* query, const float* 
   return early;
 }
 
-// Puts the query heads into shared memory as float32, a warp a head, times the scales of the keys, and from there, all threads together, into the
-// operands. Loops stay loops: this runs once a block, and instructions that it has not met yet come from memory.
+// Puts the query heads into shared memory as float32, a warp a head:
+// times the scales of the keys;
+// and from there, all threads together, into the operands. Loops stay loops: this runs once a block, and instructions that
+// it has not met yet come from memory.
 __device__ __forceinline__ void stage_query(
     ScoreTerms& terms, const EarlyLoads& early, const u32* query, const MiddleRows& rows, const float* tables, const WorkItem& own) {
   constexpr u32 lane_channels = HEAD_DIM / 32;
@@ -951,7 +953,8 @@ __device__ __forceinline__ void stage_query(
 #pragma unroll
     for (u32 i = 0; i < lane_channels; ++i) {
       const u32 block = own.kv_head * (HEAD_DIM / KEY_SCALE_CHANNELS) % 2 + (i * 32 + lane) / KEY_SCALE_CHANNELS;
-      values[i] *= half_at(rows.key_scales, block);
+      // Without a middle nothing has stored a scale.
+      values[i] *= rows.tokens > 0 ? half_at(rows.key_scales, block) : 0.0f;
       sum += values[i];
       largest = fmaxf(largest, fabsf(values[i]));
       channels[head * HEAD_DIM + i * 32 + lane] = values[i];
@@ -1077,23 +1080,23 @@ __device__ __forceinline__ void score_tokens(
   for (u32 upper = 0; upper < 2; ++upper) {
     if (KEY_SPREAD || KEY_LANE_WORDS == 4) {
 #pragma unroll
-      for (u32 i = 0; i < KEY_LANE_WORDS / 4; ++i) {
-        const uint4 four = *reinterpret_cast<const uint4*>(tile + key_piece_at(lane_id() / 4, i * 4 + lane_id() % 4) * 16 +
+      for (u32 i = 0; i + 4 <= KEY_LANE_WORDS; i += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(tile + key_piece_at(lane_id() / 4, i + lane_id() % 4) * 16 +
                                                              (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS * 4);
-        words[upper][i * 4] = four.x;
-        words[upper][i * 4 + 1 % KEY_LANE_WORDS] = four.y;
-        words[upper][i * 4 + 2 % KEY_LANE_WORDS] = four.z;
-        words[upper][i * 4 + 3 % KEY_LANE_WORDS] = four.w;
+        words[upper][i] = four.x;
+        words[upper][i + 1 % KEY_LANE_WORDS] = four.y;
+        words[upper][i + 2 % KEY_LANE_WORDS] = four.z;
+        words[upper][i + 3 % KEY_LANE_WORDS] = four.w;
       }
     } else {
       const u32* own = reinterpret_cast<const u32*>(tile) + lane_id() / 4 * KEY_HEAD_WORDS +
                        lane_id() % 4 * KEY_LANE_WORDS + (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS;
       if (KEY_LANE_WORDS % 2 == 0) {
 #pragma unroll
-        for (u32 i = 0; i < KEY_LANE_WORDS / 2; ++i) {
-          const uint2 two = reinterpret_cast<const uint2*>(own)[i];
-          words[upper][i * 2] = two.x;
-          words[upper][i * 2 + 1 % KEY_LANE_WORDS] = two.y;
+        for (u32 i = 0; i + 2 <= KEY_LANE_WORDS; i += 2) {
+          const uint2 two = *reinterpret_cast<const uint2*>(own + i);
+          words[upper][i] = two.x;
+          words[upper][i + 1 % KEY_LANE_WORDS] = two.y;
         }
       } else {
 #pragma unroll
@@ -1364,8 +1367,10 @@ __device__ __forceinline__ void store_middle(
       const float product = (odd ? sums[of_unit % 2 * 2 + 1] : sums[of_unit % 2 * 2]) * (value_unit / (1u << value_place(of_unit)));
       const float zero = SUMS_WEIGHTS ? state.sums[set][weight_set(unit)][odd ? 1 : 0] : 0.0f;
       float value = (product + zero * start) * inverse;
-      const u32 block = (kv_head * HEAD_DIM + channel) / VALUE_SCALE_CHANNELS;
-      value *= half_at(rows.value_scales - kv_head * (HEAD_DIM / VALUE_SCALE_CHANNELS) / 2, block);
+      const u32 block = kv_head * (HEAD_DIM / VALUE_SCALE_CHANNELS) % 2 + channel / VALUE_SCALE_CHANNELS;
+      // Without a middle nothing has stored a scale.
+      const float scale = rows.tokens > 0 ? half_at(rows.value_scales, block) : 0.0f;
+      value *= scale;
       own[channel] = value;
     }
     if (row == 0) {
@@ -1376,7 +1381,8 @@ __device__ __forceinline__ void store_middle(
 }
 
 // The exact tokens, as tiles of 16 that the first warps take: each leaves what it found in a slot. Returns the tiles.
-__device__ __forceinline__ u32 attend_exact(const WorkItem& own, const u32* record, const u32* cache, TokenRange sinks, TokenRange window) {
+__device__ __forceinline__ u32 attend_exact(
+    const WorkItem& own, const u32* record, const u32* cache, TokenRange sinks, TokenRange window) {
   const u32 warp = threadIdx.x / 32;
   const u32 sink_tiles = (sinks.end - sinks.begin + 15) / 16;
   const u32 tiles = sink_tiles + (window.end - window.begin + 15) / 16;
@@ -1491,13 +1497,13 @@ __device__ __forceinline__ void prefetch_exact(const Share& share, const u32* ca
                 [=](u32 token) { return (oldest + token) % WINDOW; });
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) attend(
+extern "C" __global__ void __launch_bounds__(256, 1) attend(
     const u32* __restrict__ sequences,  // records of all sequences
     const u32* __restrict__ work,  // [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
     const u32* __restrict__ cache,  // all compressed parts of all sequences; offsets come from the record
     const u32* __restrict__ query,  // f16 [query rows][9 heads][64], after RoPE
     const float* __restrict__ tables,  // stream levels, then fine and coarse angles as (cosine, sine)
-    float* partials,  // [work items][2: Hadamard space, exact][3 query heads][64 output, maximum, weight sum]
+    float* partials,  // [work items][3 query heads][64 output, maximum, weight sum]
     float* output,  // [query rows][9 heads][64]
     u32* counters  // [query rows][3 KV heads], zero before and after
 ) {

@@ -66,11 +66,11 @@ constexpr u32 VALUE_CENTERED = 0;  // 1 where code 0 of values does not stand fo
 constexpr u32 PASS_TILES = 4;  // pairs of 8-channel tiles that a warp rebuilds at a time
 constexpr u32 SHARED_BYTES = 71280;  // shared memory that a launch asks for
 constexpr u32 WORK_ITEM_WORDS = 6;  // words of a work item
-constexpr u32 PARTIAL_WORDS = 396;  // numbers of one partial result
+constexpr u32 PARTIAL_WORDS = 198;  // numbers of one partial result
 constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
 constexpr float SCORE_SCALE = 0.180336878f;  // what q.k is multiplied with first
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {
@@ -850,9 +850,14 @@ __device__ __forceinline__ void fetch_rows(unsigned char* tile, const MiddleRows
     return tile + TILE_VALUES + value_piece_at(token, piece) * 16;
   });
   const u32 last_row = (rows.tokens - 1) / KEY_SCALE_TOKENS;
-  const auto key_row = [&](u32 i) { return (whole ? first / KEY_SCALE_TOKENS + i : min(first / KEY_SCALE_TOKENS + i, last_row)) * KEY_SCALE_ROW_WORDS; };
-  fetch_words<KEY_SCALE_ROWS, KEY_SCALE_WORDS>(tile + TILE_KEY_SCALES, lane, [&](u32 i) { return rows.key_scales + key_row(i); });
-  fetch_words<KEY_SCALE_ROWS, KEY_SCALE_WORDS>(tile + TILE_KEY_OFFSETS, lane, [&](u32 i) { return rows.key_offsets + key_row(i); });
+  const auto key_row = [&](u32 i) {
+    const u32 row = first / KEY_SCALE_TOKENS + i;
+    return (whole ? row : min(row, last_row)) * KEY_SCALE_ROW_WORDS;
+  };
+  fetch_words<KEY_SCALE_ROWS, KEY_SCALE_WORDS>(
+      tile + TILE_KEY_SCALES, lane, [&](u32 i) { return rows.key_scales + key_row(i); });
+  fetch_words<KEY_SCALE_ROWS, KEY_SCALE_WORDS>(
+      tile + TILE_KEY_OFFSETS, lane, [&](u32 i) { return rows.key_offsets + key_row(i); });
   const u32* scales = rows.value_scales + first * VALUE_SCALE_ROW_WORDS;
   fetch_words<VALUE_SCALE_ROWS, VALUE_SCALE_WORDS>(
       tile + TILE_VALUE_SCALES, lane, [&](u32 i) { return scales + row_of(i) * VALUE_SCALE_ROW_WORDS; });
@@ -926,8 +931,10 @@ __device__ __forceinline__ EarlyLoads load_early(const u32* query, const float* 
   return early;
 }
 
-// Puts the query heads into shared memory as float32, a warp a head, transformed as the keys are, and from there, all threads together, into the
-// operands. Loops stay loops: this runs once a block, and instructions that it has not met yet come from memory.
+// Puts the query heads into shared memory as float32, a warp a head:
+// transformed as the keys are;
+// and from there, all threads together, into the operands. Loops stay loops: this runs once a block, and instructions that
+// it has not met yet come from memory.
 __device__ __forceinline__ void stage_query(
     ScoreTerms& terms, const EarlyLoads& early, const u32* query, const MiddleRows& rows, const float* tables, const WorkItem& own) {
   constexpr u32 lane_channels = HEAD_DIM / 32;
@@ -1080,23 +1087,23 @@ __device__ __forceinline__ void score_tokens(
   for (u32 upper = 0; upper < 2; ++upper) {
     if (KEY_SPREAD || KEY_LANE_WORDS == 4) {
 #pragma unroll
-      for (u32 i = 0; i < KEY_LANE_WORDS / 4; ++i) {
-        const uint4 four = *reinterpret_cast<const uint4*>(tile + key_piece_at(lane_id() / 4, i * 4 + lane_id() % 4) * 16 +
+      for (u32 i = 0; i + 4 <= KEY_LANE_WORDS; i += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(tile + key_piece_at(lane_id() / 4, i + lane_id() % 4) * 16 +
                                                              (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS * 4);
-        words[upper][i * 4] = four.x;
-        words[upper][i * 4 + 1 % KEY_LANE_WORDS] = four.y;
-        words[upper][i * 4 + 2 % KEY_LANE_WORDS] = four.z;
-        words[upper][i * 4 + 3 % KEY_LANE_WORDS] = four.w;
+        words[upper][i] = four.x;
+        words[upper][i + 1 % KEY_LANE_WORDS] = four.y;
+        words[upper][i + 2 % KEY_LANE_WORDS] = four.z;
+        words[upper][i + 3 % KEY_LANE_WORDS] = four.w;
       }
     } else {
       const u32* own = reinterpret_cast<const u32*>(tile) + lane_id() / 4 * KEY_HEAD_WORDS +
                        lane_id() % 4 * KEY_LANE_WORDS + (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS;
       if (KEY_LANE_WORDS % 2 == 0) {
 #pragma unroll
-        for (u32 i = 0; i < KEY_LANE_WORDS / 2; ++i) {
-          const uint2 two = reinterpret_cast<const uint2*>(own)[i];
-          words[upper][i * 2] = two.x;
-          words[upper][i * 2 + 1 % KEY_LANE_WORDS] = two.y;
+        for (u32 i = 0; i + 2 <= KEY_LANE_WORDS; i += 2) {
+          const uint2 two = *reinterpret_cast<const uint2*>(own + i);
+          words[upper][i] = two.x;
+          words[upper][i + 1 % KEY_LANE_WORDS] = two.y;
         }
       } else {
 #pragma unroll
@@ -1386,7 +1393,8 @@ __device__ __forceinline__ void store_middle(
       const float product = (odd ? sums[of_unit % 2 * 2 + 1] : sums[of_unit % 2 * 2]) * (value_unit / (1u << value_place(of_unit)));
       const float zero = SUMS_WEIGHTS ? state.sums[set][weight_set(unit)][odd ? 1 : 0] : 0.0f;
       float value = (product + zero * start) * inverse;
-      value += PAIRED_GROUPS && odd ? offsets[(weight_set(unit) * 2 + 1) % VALUE_GROUPS] : offsets[PAIRED_GROUPS ? weight_set(unit) * 2 : weight_set(unit)];
+      const u32 group = PAIRED_GROUPS ? weight_set(unit) * 2 : weight_set(unit);
+      value += odd ? offsets[(group + 1) % VALUE_GROUPS] : offsets[group];
       own[channel] = value;
     }
     if (row == 0) {
@@ -1397,7 +1405,8 @@ __device__ __forceinline__ void store_middle(
 }
 
 // The exact tokens, as tiles of 16 that the first warps take: each leaves what it found in a slot. Returns the tiles.
-__device__ __forceinline__ u32 attend_exact(const WorkItem& own, const u32* record, const u32* cache, TokenRange sinks, TokenRange window) {
+__device__ __forceinline__ u32 attend_exact(
+    const WorkItem& own, const u32* record, const u32* cache, TokenRange sinks, TokenRange window) {
   const u32 warp = threadIdx.x / 32;
   const u32 sink_tiles = (sinks.end - sinks.begin + 15) / 16;
   const u32 tiles = sink_tiles + (window.end - window.begin + 15) / 16;
@@ -1518,7 +1527,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) attend(
     const u32* __restrict__ cache,  // all compressed parts of all sequences; offsets come from the record
     const u32* __restrict__ query,  // f16 [query rows][9 heads][64], after RoPE
     const float* __restrict__ tables,  // stream levels, then fine and coarse angles as (cosine, sine)
-    float* partials,  // [work items][2: Hadamard space, exact][3 query heads][64 output, maximum, weight sum]
+    float* partials,  // [work items][3 query heads][64 output, maximum, weight sum]
     float* output,  // [query rows][9 heads][64]
     u32* counters  // [query rows][3 KV heads], zero before and after
 ) {

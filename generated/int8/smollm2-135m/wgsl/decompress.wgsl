@@ -57,7 +57,7 @@ const TILE_TOKENS = 8u;  // tokens of a tile
 // f16 [3 KV heads][tokens][64]
 @group(0) @binding(4) var<storage, read_write> values: array<u32>;
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value(code: u32) -> f32 {
   return key_level_at(code);
@@ -73,7 +73,7 @@ fn unpack_field_8(index: u32) -> u32 {
   return value & 255u;
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value_with_value_level_at(code: u32) -> f32 {
   return value_level_at(code);
@@ -95,7 +95,7 @@ fn butterfly(a: f32, b: f32) -> vec2f {
   return vec2f(a + b, a - b);
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value_with_level_at(code: u32) -> f32 {
   return level_at(code);

@@ -2,7 +2,7 @@
 // Stage decompress of scheme kvquant3 for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 8
 
 #include "prelude.cuh"
@@ -23,7 +23,7 @@ constexpr u32 VALUE_SCALE_ROW_WORDS = 4;  // words of a row of scales, two each
 constexpr u32 VALUE_OUTLIER_CAP = 2;  // outliers of a token and KV head, at most
 constexpr u32 STREAM_WORDS = 12;  // words of one coded stream vector
 constexpr u32 NORM_WORDS = 4;  // words of one stream token's norms, two each
-constexpr u32 WINDOW = 1;  // slots of the exact ring at the end
+constexpr u32 WINDOW = 64;  // slots of the exact ring at the end
 constexpr u32 ANGLE_TILE = 64;  // rows of the fine angle table
 constexpr u32 KEY_LEVELS = 8;  // offset in the tables: values of the codes of keys, over their scales
 constexpr u32 VALUE_LEVELS = 16;  // offset in the tables: values of the codes of values, over their scales
@@ -53,7 +53,7 @@ constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // in the record, first word of strea
 constexpr u32 THREADS = 128;  // threads of a block
 constexpr u32 TILE_TOKENS = 8;  // tokens of a tile
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {

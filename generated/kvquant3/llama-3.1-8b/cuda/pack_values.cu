@@ -2,7 +2,7 @@
 // Stage codeValues of scheme kvquant3 for llama-3.1-8b. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 16
 
 #include "prelude.cuh"
@@ -21,7 +21,7 @@ constexpr u32 AT_VALUE_SCALES = 29;  // in the record, first word of valueScales
 constexpr u32 AT_VALUE_OFFSETS = 30;  // in the record, first word of valueOffsets: f16 [middle, 1 a row][8 KV heads][1 of 128 channels]
 constexpr u32 THREADS = 256;  // threads of a block
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 3
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 3
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 template <typename Levels>
 __device__ __forceinline__ u32 nearest_level_3(float x, Levels levels) {

@@ -2,7 +2,7 @@
 // Stage codeKeys of scheme kvquant3 for llama-3.1-8b. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 16
 
 const HEAD_DIM = 128u;  // channels of a head
@@ -26,7 +26,7 @@ const THREADS = 256u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 3
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 3
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 fn nearest_level_3(x: f32) -> u32 {
   var code: u32 = 0u;

@@ -2,7 +2,7 @@
 // Stage attend of scheme kvquant3 for smollm2-135m. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: products = 0, warps = 8, stages = 3, tileTokens = 16
 
 #include "prelude.cuh"
@@ -25,7 +25,7 @@ constexpr u32 VALUE_SCALE_ROW_WORDS = 2;  // words of a row of scales, two each
 constexpr u32 VALUE_OUTLIER_CAP = 2;  // outliers of a token and KV head, at most
 constexpr u32 STREAM_WORDS = 6;  // words of one coded stream vector
 constexpr u32 NORM_WORDS = 2;  // words of one stream token's norms, two each
-constexpr u32 WINDOW = 1;  // slots of the exact ring at the end
+constexpr u32 WINDOW = 64;  // slots of the exact ring at the end
 constexpr u32 ANGLE_TILE = 64;  // rows of the fine angle table
 constexpr u32 KEY_LEVELS = 8;  // offset in the tables: values of the codes of keys, over their scales
 constexpr u32 VALUE_LEVELS = 16;  // offset in the tables: values of the codes of values, over their scales
@@ -62,7 +62,7 @@ constexpr u32 PARTIAL_WORDS = 396;  // numbers of one partial result
 constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
 constexpr float SCORE_SCALE = 0.180336878f;  // what q.k is multiplied with first
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {
@@ -322,7 +322,7 @@ __device__ __forceinline__ float4 token_quad(u32 token, u32 end, Value value) {
                      token + 2 < end ? value(token + 2) : 0.0f, token + 3 < end ? value(token + 3) : 0.0f);
 }
 
-extern "C" __global__ void __launch_bounds__(64) attend(
+extern "C" __global__ void __launch_bounds__(64, 1) attend(
     const u32* __restrict__ sequences,  // records of all sequences
     const u32* __restrict__ work,  // [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
     const u32* __restrict__ cache,  // all compressed parts of all sequences; offsets come from the record

@@ -2,7 +2,7 @@
 // Stage codeKeys of scheme kvquant3 for smollm2-135m. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 16
 
 #include "prelude.cuh"
@@ -19,7 +19,7 @@ constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f1
 constexpr u32 AT_KEY_OFFSETS = 28;  // in the record, first word of keyOffsets: f16 [3 KV heads][64 of 1 channels]
 constexpr u32 THREADS = 256;  // threads of a block
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 3
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 3
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 template <typename Levels>
 __device__ __forceinline__ u32 nearest_level_3(float x, Levels levels) {

@@ -2,7 +2,7 @@
 // Stage codeKeys of scheme kvquant3 for smollm2-135m. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 16
 
 #include "prelude.cuh"
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(256) scale_keys(
 
   // The ends are the numbers with so many others below, or above: of every block the largest key that no more keys than
   // these are below, found bit by bit. Two factors, as the product of both would not fit.
-  const u32 left_out = count / 10000 * TRIM + count % 10000 * TRIM / 10000;
+  const u32 left_out = count / 10000 * TRIM + (count % 10000 * TRIM + 5000) / 10000;
   const u32 most_below = count - min(count, left_out + 1);
   uint4 ends = make_uint4(0, 0, 0, 0);  // least and greatest of the first block, then of the second
   if (slice == 0) {

@@ -2,7 +2,7 @@
 // Stage codeValues of scheme kvquant3 for smollm2-135m. CUDA for sm_80 on, tensor cores. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 16
 
 #include "prelude.cuh"
@@ -24,7 +24,7 @@ constexpr u32 THREADS = 256;  // threads of a block
 constexpr float RANGE_LEAST = -1.0f;  // least number over its scale that is no outlier
 constexpr float RANGE_GREATEST = 1.0f;  // greatest number over its scale that is no outlier
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {

@@ -2,7 +2,7 @@
 // Stage attend of scheme kvquant3 for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 16
 
 const HEAD_DIM = 64u;  // channels of a head
@@ -25,7 +25,7 @@ const VALUE_SCALE_ROW_WORDS = 2u;  // words of a row of scales, two each
 const VALUE_OUTLIER_CAP = 2u;  // outliers of a token and KV head, at most
 const STREAM_WORDS = 6u;  // words of one coded stream vector
 const NORM_WORDS = 2u;  // words of one stream token's norms, two each
-const WINDOW = 1u;  // slots of the exact ring at the end
+const WINDOW = 64u;  // slots of the exact ring at the end
 const ANGLE_TILE = 64u;  // rows of the fine angle table
 const KEY_LEVELS = 8u;  // offset in the tables: values of the codes of keys, over their scales
 const VALUE_LEVELS = 16u;  // offset in the tables: values of the codes of values, over their scales
@@ -76,7 +76,7 @@ const SCORE_SCALE = 0.180336878;  // what q.k is multiplied with first
 // [work items][2: Hadamard space, exact][3 query heads][64 output, maximum, weight sum]
 @group(0) @binding(5) var<storage, read_write> partials: array<f32>;
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value(code: u32) -> f32 {
   return key_level_at(code);
@@ -95,7 +95,7 @@ fn unpack_field_3(index: u32) -> u32 {
   return value & 7u;
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value_with_value_level_at(code: u32) -> f32 {
   return value_level_at(code);
@@ -144,7 +144,7 @@ fn butterfly(a: f32, b: f32) -> vec2f {
   return vec2f(a + b, a - b);
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value_with_level_at(code: u32) -> f32 {
   return level_at(code);

@@ -2,7 +2,7 @@
 // Stage codeKeys of scheme kvquant3 for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
 // keys:   unrope, perChannel(nuq, 3 bits; a scale for 1 channel of the prompt without 0.005 of its numbers at each end), 2 outliers a token and KV head
 // values: perToken(nuq, 3 bits; a scale for a head of 1 token without 0.01 of its numbers at each end), 2 outliers a token and KV head
-// stream: lloydMax(3 bits); sinks 5, window 1
+// stream: lloydMax(3 bits); sinks 5, window 64
 // tunables: tileTokens = 16
 
 const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
@@ -98,7 +98,7 @@ fn scale_keys(
 
   // The ends are the numbers with so many others below, or above: of every block the largest key that no more keys than
   // these are below, found bit by bit. Two factors, as the product of both would not fit.
-  let left_out = numbers / 10000u * TRIM + numbers % 10000u * TRIM / 10000u;
+  let left_out = numbers / 10000u * TRIM + (numbers % 10000u * TRIM + 5000u) / 10000u;
   let most_below = vec4u(vec2u(left_out), vec2u(numbers - min(numbers, left_out + 1u)));
   var ends = vec4u();  // least of both blocks, then greatest
   for (var round = 0u; round < 32u; round++) {

@@ -20,7 +20,7 @@ constexpr u32 AT_KEY_CODES = 14;  // in the record, first word of keyCodes: 4-bi
 constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f16 [middle, 1 a row][3 KV heads][1 of 64 channels]
 constexpr u32 THREADS = 256;  // threads of a block
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 4
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 4
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 template <typename Levels>
 __device__ __forceinline__ u32 nearest_level_4(float x, Levels levels) {

@@ -69,7 +69,7 @@ const SCORE_SCALE = 0.180336878;  // what q.k is multiplied with first
 // [work items][2: Hadamard space, exact][3 query heads][64 output, maximum, weight sum]
 @group(0) @binding(5) var<storage, read_write> partials: array<f32>;
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value(code: u32) -> f32 {
   return key_level_at(code);
@@ -85,7 +85,7 @@ fn unpack_field_4(index: u32) -> u32 {
   return value & 15u;
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value_with_value_level_at(code: u32) -> f32 {
   return value_level_at(code);
@@ -107,7 +107,7 @@ fn butterfly(a: f32, b: f32) -> vec2f {
   return vec2f(a + b, a - b);
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value_with_level_at(code: u32) -> f32 {
   return level_at(code);

@@ -27,7 +27,7 @@ const THREADS = 256u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 4
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 4
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 fn nearest_level_4(x: f32) -> u32 {
   var code: u32 = 0u;

@@ -50,13 +50,13 @@ __device__ __forceinline__ float2 butterfly(float a, float b) {
   return make_float2(a + b, a - b);
 }
 
-// dsl/codecs/lloydMax.ts:57 vectorNorm
+// dsl/codecs/lloydMax.ts:58 vectorNorm
 // The norm of the vector, stored as f16: the codebook is for the unit sphere.
 __device__ __forceinline__ float vector_norm(float sum_of_squares, float max_abs) {
   return round_to_half(fminf(sqrtf(sum_of_squares) * max_abs, 65504.0f));
 }
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 8
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 8
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 template <typename Levels>
 __device__ __forceinline__ u32 nearest_level_8(float x, Levels levels) {

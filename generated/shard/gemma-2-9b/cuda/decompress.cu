@@ -102,7 +102,7 @@ __device__ __forceinline__ float2 butterfly(float a, float b) {
   return make_float2(a + b, a - b);
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {

@@ -124,7 +124,7 @@ fn butterfly(a: f32, b: f32) -> vec2f {
   return vec2f(a + b, a - b);
 }
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 fn level_value(code: u32) -> f32 {
   return level_at(code);

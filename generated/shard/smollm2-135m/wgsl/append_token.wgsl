@@ -61,13 +61,13 @@ fn butterfly(a: f32, b: f32) -> vec2f {
   return vec2f(a + b, a - b);
 }
 
-// dsl/codecs/lloydMax.ts:57 vectorNorm
+// dsl/codecs/lloydMax.ts:58 vectorNorm
 // The norm of the vector, stored as f16: the codebook is for the unit sphere.
 fn vector_norm(sum_of_squares: f32, max_abs: f32) -> f32 {
   return round_to_half(min(sqrt(sum_of_squares) * max_abs, 65504.0));
 }
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 8
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 8
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 fn nearest_level_8(x: f32) -> u32 {
   var code: u32 = 0u;

@@ -64,11 +64,11 @@ constexpr u32 VALUE_CENTERED = 0;  // 1 where code 0 of values does not stand fo
 constexpr u32 PASS_TILES = 4;  // pairs of 8-channel tiles that a warp rebuilds at a time
 constexpr u32 SHARED_BYTES = 133120;  // shared memory that a launch asks for
 constexpr u32 WORK_ITEM_WORDS = 6;  // words of a work item
-constexpr u32 PARTIAL_WORDS = 1040;  // numbers of one partial result
+constexpr u32 PARTIAL_WORDS = 520;  // numbers of one partial result
 constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
 constexpr float SCORE_SCALE = 0.127517432f;  // what q.k is multiplied with first
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {
@@ -851,8 +851,12 @@ __device__ __forceinline__ void fetch_rows(unsigned char* tile, const MiddleRows
     return tile + TILE_VALUES + value_piece_at(token, piece) * 16;
   });
   const u32 last_row = (rows.tokens - 1) / KEY_SCALE_TOKENS;
-  const auto key_row = [&](u32 i) { return (whole ? first / KEY_SCALE_TOKENS + i : min(first / KEY_SCALE_TOKENS + i, last_row)) * KEY_SCALE_ROW_WORDS; };
-  fetch_words<KEY_SCALE_ROWS, KEY_SCALE_WORDS>(tile + TILE_KEY_SCALES, lane, [&](u32 i) { return rows.key_scales + key_row(i); });
+  const auto key_row = [&](u32 i) {
+    const u32 row = first / KEY_SCALE_TOKENS + i;
+    return (whole ? row : min(row, last_row)) * KEY_SCALE_ROW_WORDS;
+  };
+  fetch_words<KEY_SCALE_ROWS, KEY_SCALE_WORDS>(
+      tile + TILE_KEY_SCALES, lane, [&](u32 i) { return rows.key_scales + key_row(i); });
   const u32* scales = rows.value_scales + first * VALUE_SCALE_ROW_WORDS;
   fetch_words<VALUE_SCALE_ROWS, VALUE_SCALE_WORDS>(
       tile + TILE_VALUE_SCALES, lane, [&](u32 i) { return scales + row_of(i) * VALUE_SCALE_ROW_WORDS; });
@@ -923,8 +927,10 @@ __device__ __forceinline__ EarlyLoads load_early(const u32* query, const float* 
   return early;
 }
 
-// Puts the query heads into shared memory as float32, a warp a head, transformed as the keys are, and from there, all threads together, into the
-// operands. Loops stay loops: this runs once a block, and instructions that it has not met yet come from memory.
+// Puts the query heads into shared memory as float32, a warp a head:
+// transformed as the keys are;
+// and from there, all threads together, into the operands. Loops stay loops: this runs once a block, and instructions that
+// it has not met yet come from memory.
 __device__ __forceinline__ void stage_query(
     ScoreTerms& terms, const EarlyLoads& early, const u32* query, const MiddleRows& rows, const float* tables, const WorkItem& own) {
   constexpr u32 lane_channels = HEAD_DIM / 32;
@@ -1077,23 +1083,23 @@ __device__ __forceinline__ void score_tokens(
   for (u32 upper = 0; upper < 2; ++upper) {
     if (KEY_SPREAD || KEY_LANE_WORDS == 4) {
 #pragma unroll
-      for (u32 i = 0; i < KEY_LANE_WORDS / 4; ++i) {
-        const uint4 four = *reinterpret_cast<const uint4*>(tile + key_piece_at(lane_id() / 4, i * 4 + lane_id() % 4) * 16 +
+      for (u32 i = 0; i + 4 <= KEY_LANE_WORDS; i += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(tile + key_piece_at(lane_id() / 4, i + lane_id() % 4) * 16 +
                                                              (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS * 4);
-        words[upper][i * 4] = four.x;
-        words[upper][i * 4 + 1 % KEY_LANE_WORDS] = four.y;
-        words[upper][i * 4 + 2 % KEY_LANE_WORDS] = four.z;
-        words[upper][i * 4 + 3 % KEY_LANE_WORDS] = four.w;
+        words[upper][i] = four.x;
+        words[upper][i + 1 % KEY_LANE_WORDS] = four.y;
+        words[upper][i + 2 % KEY_LANE_WORDS] = four.z;
+        words[upper][i + 3 % KEY_LANE_WORDS] = four.w;
       }
     } else {
       const u32* own = reinterpret_cast<const u32*>(tile) + lane_id() / 4 * KEY_HEAD_WORDS +
                        lane_id() % 4 * KEY_LANE_WORDS + (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS;
       if (KEY_LANE_WORDS % 2 == 0) {
 #pragma unroll
-        for (u32 i = 0; i < KEY_LANE_WORDS / 2; ++i) {
-          const uint2 two = reinterpret_cast<const uint2*>(own)[i];
-          words[upper][i * 2] = two.x;
-          words[upper][i * 2 + 1 % KEY_LANE_WORDS] = two.y;
+        for (u32 i = 0; i + 2 <= KEY_LANE_WORDS; i += 2) {
+          const uint2 two = *reinterpret_cast<const uint2*>(own + i);
+          words[upper][i] = two.x;
+          words[upper][i + 1 % KEY_LANE_WORDS] = two.y;
         }
       } else {
 #pragma unroll
@@ -1384,7 +1390,8 @@ __device__ __forceinline__ void store_middle(
 }
 
 // The exact tokens, as tiles of 16 that the first warps take: each leaves what it found in a slot. Returns the tiles.
-__device__ __forceinline__ u32 attend_exact(const WorkItem& own, const u32* record, const u32* cache, TokenRange sinks, TokenRange window) {
+__device__ __forceinline__ u32 attend_exact(
+    const WorkItem& own, const u32* record, const u32* cache, TokenRange sinks, TokenRange window) {
   const u32 warp = threadIdx.x / 32;
   const u32 sink_tiles = (sinks.end - sinks.begin + 15) / 16;
   const u32 tiles = sink_tiles + (window.end - window.begin + 15) / 16;
@@ -1499,13 +1506,13 @@ __device__ __forceinline__ void prefetch_exact(const Share& share, const u32* ca
                 [=](u32 token) { return (oldest + token) % WINDOW; });
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) attend(
+extern "C" __global__ void __launch_bounds__(256, 1) attend(
     const u32* __restrict__ sequences,  // records of all sequences
     const u32* __restrict__ work,  // [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
     const u32* __restrict__ cache,  // all compressed parts of all sequences; offsets come from the record
     const u32* __restrict__ query,  // f16 [query rows][32 heads][128], after RoPE
     const float* __restrict__ tables,  // stream levels, then fine and coarse angles as (cosine, sine)
-    float* partials,  // [work items][2: Hadamard space, exact][4 query heads][128 output, maximum, weight sum]
+    float* partials,  // [work items][4 query heads][128 output, maximum, weight sum]
     float* output,  // [query rows][32 heads][128]
     u32* counters  // [query rows][8 KV heads], zero before and after
 ) {

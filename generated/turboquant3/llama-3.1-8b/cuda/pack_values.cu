@@ -20,7 +20,7 @@ constexpr u32 AT_VALUE_CODES = 19;  // in the record, first word of valueCodes: 
 constexpr u32 AT_VALUE_SCALES = 29;  // in the record, first word of valueScales: f16 [middle, 1 a row][8 KV heads][1 of 128 channels]
 constexpr u32 THREADS = 256;  // threads of a block
 
-// dsl/codecs/lloydMax.ts:64 nearestLevel, bits = 3
+// dsl/codecs/lloydMax.ts:65 nearestLevel, bits = 3
 // Index of the level nearest to `x` (a channel over its norm), by bisection of the midpoints.
 template <typename Levels>
 __device__ __forceinline__ u32 nearest_level_3(float x, Levels levels) {

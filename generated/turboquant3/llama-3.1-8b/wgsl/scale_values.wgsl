@@ -38,7 +38,7 @@ fn round_to_half(x: f32) -> f32 {
   return bitcast<f32>(sign | rounded);
 }
 
-// dsl/codecs/lloydMax.ts:57 vectorNorm
+// dsl/codecs/lloydMax.ts:58 vectorNorm
 // The norm of the vector, stored as f16: the codebook is for the unit sphere.
 fn vector_norm(sum_of_squares: f32, max_abs: f32) -> f32 {
   return round_to_half(min(sqrt(sum_of_squares) * max_abs, 65504.0));

@@ -55,7 +55,7 @@ constexpr u32 PARTIAL_WORDS = 396;  // numbers of one partial result
 constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
 constexpr float SCORE_SCALE = 0.180336878f;  // what q.k is multiplied with first
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {
@@ -263,7 +263,7 @@ __device__ __forceinline__ float4 token_quad(u32 token, u32 end, Value value) {
                      token + 2 < end ? value(token + 2) : 0.0f, token + 3 < end ? value(token + 3) : 0.0f);
 }
 
-extern "C" __global__ void __launch_bounds__(64) attend(
+extern "C" __global__ void __launch_bounds__(64, 1) attend(
     const u32* __restrict__ sequences,  // records of all sequences
     const u32* __restrict__ work,  // [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
     const u32* __restrict__ cache,  // all compressed parts of all sequences; offsets come from the record

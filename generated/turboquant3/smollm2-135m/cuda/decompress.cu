@@ -45,7 +45,7 @@ constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // in the record, first word of strea
 constexpr u32 THREADS = 64;  // threads of a block
 constexpr u32 TILE_TOKENS = 8;  // tokens of a tile
 
-// dsl/codecs/lloydMax.ts:77 levelValue
+// dsl/codecs/lloydMax.ts:78 levelValue
 // The value of a code on the unit sphere.
 template <typename Levels>
 __device__ __forceinline__ float level_value(u32 code, Levels levels) {

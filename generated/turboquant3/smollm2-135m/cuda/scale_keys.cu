@@ -32,7 +32,7 @@ __device__ __forceinline__ float4 vector_subtract(float4 a, float4 b) { return m
 __device__ __forceinline__ float4 vector_multiply(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
 __device__ __forceinline__ float4 vector_scale(float4 a, float factor) { return make_float4(a.x * factor, a.y * factor, a.z * factor, a.w * factor); }
 
-// dsl/codecs/lloydMax.ts:57 vectorNorm
+// dsl/codecs/lloydMax.ts:58 vectorNorm
 // The norm of the vector, stored as f16: the codebook is for the unit sphere.
 __device__ __forceinline__ float vector_norm(float sum_of_squares, float max_abs) {
   return round_to_half(fminf(sqrtf(sum_of_squares) * max_abs, 65504.0f));
