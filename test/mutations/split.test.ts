@@ -6,38 +6,48 @@ import { makeCase } from '../stages/harness.js';
 import { driveAttend } from './drivers/attend.js';
 import { plant, reporters, reportOf } from './mutant.js';
 
-/** Four tiles of the middle in one block: each of both warpgroups that take tokens gets two. */
+/** Nine tiles of the middle in one block: each of three warpgroups that take tokens gets three, so that it uses a slot again. */
 const { scheme, model } = makeCase({ heads: 4, kvHeads: 1, headDim: 64, rank: 32, bits: 4, sinks: 2, window: 3 });
-const drive = driveAttend(2e-3, 420);
+const drive = driveAttend(2e-3, 1100);
 const order = /expected a barrier between two uses|expected a read of bytes written before|expected publish_shared/;
+
+const scored = `    score_slow_pairs(scores, turned_sums, slot, first % SPLIT_TILE + row);
+    const u32 half = first % SPLIT_TILE / STEP_TOKENS;
+    add_fast_pairs(scores, fast_sums, slot + SLOT_FAST_QUERIES + half * FAST_QUERY_BYTES, row);
+`;
+const givenBack = `    // The producer waits for this where it has another tile for the slot.
+    if (half == 1 && first + STEP_TOKENS + SPLIT_TILE * (2 * WARPGROUPS - 1) < end) {
+      named_arrive(emptied(group, parity), HANDOVER_THREADS);
+    }
+`;
 
 const faults = [
   ['columns not published', '    publish_shared();\n    named_arrive(filled', '    named_arrive(filled', order],
   [
     'columns overwritten before they are read',
-    'if (tile >= WARPGROUPS) named_barrier(emptied(group), HANDOVER_THREADS);',
-    'if (tile >= WARPGROUPS) named_arrive(emptied(group), HANDOVER_THREADS);',
+    'if (tile >= 2 * WARPGROUPS) named_barrier(emptied(group, parity), HANDOVER_THREADS);',
+    'if (tile >= 2 * WARPGROUPS) named_arrive(emptied(group, parity), HANDOVER_THREADS);',
     order,
   ],
   [
     'columns used before they are there',
-    'named_barrier(filled(group), HANDOVER_THREADS);',
-    'named_arrive(filled(group), HANDOVER_THREADS);',
+    'named_barrier(filled(group, parity), HANDOVER_THREADS);',
+    'named_arrive(filled(group, parity), HANDOVER_THREADS);',
     order,
   ],
   [
-    'columns given back while products read them',
-    '      wait_products(products);\n      if (next < end && half == 1) named_arrive(emptied(group), HANDOVER_THREADS);\n',
-    '      if (next < end && half == 1) named_arrive(emptied(group), HANDOVER_THREADS);\n      wait_products(products);\n',
+    'columns given back while scores read them',
+    scored + givenBack,
+    givenBack.replaceAll('half', 'first % SPLIT_TILE / STEP_TOKENS') + scored,
     order,
   ],
   [
     'basis not published',
-    '  publish_shared();\n  __syncthreads();  // the basis is in place',
-    '  __syncthreads();  // the basis is in place',
+    '  publish_shared();\n  __syncthreads();  // the basis is where products read it',
+    '  __syncthreads();  // the basis is where products read it',
     order,
   ],
-  ['products used before they are there', '      wait_products(products);\n', '', reporters.reference],
+  ['products used before they are there', '    wait_products(turned_sums);\n', '', reporters.reference],
   [
     'merged while the codebook is read',
     'named_barrier(MIDDLE_BARRIER, THREADS);  // codebook and basis, whose place the merge takes, are no longer read\n    store',
@@ -53,12 +63,17 @@ const faults = [
   ['old sums not rescaled', 'state.weight[set] *= shrink;', '', reporters.reference],
   ['second half turned as the first', 'angles_at(base + STEP_TOKENS)}', 'angles_at(base)}', reporters.reference],
   ['angles past the tables', 'angles + min(position, end - 1) /', 'angles + position /', reporters.outside],
-  ['codes read outside the share', 'min(max(position, begin), end - 1) - sinks', 'position - sinks', reporters.outside],
-  ['fields without what zero stands for', 'sum * zero_field()', 'sum', reporters.reference],
+  [
+    'codes used before they are there',
+    '    cp_async_wait<1>();  // the codes are there, if not the indices\n',
+    '',
+    order,
+  ],
+  ['a column without its mean', '+ mean.x) * function.x', ') * function.x', reporters.reference],
   [
     'values of the next token',
-    '(i % 2 + i / 2 * 8) * VALUE_ROW_WORDS',
-    '((i + 1) % 2 + i / 2 * 8) * VALUE_ROW_WORDS',
+    '(lane_id() % 4 * 2 + i % 2 + i / 2 * 8) * VECTORS',
+    '(lane_id() % 4 * 2 + (i + 1) % 2 + i / 2 * 8) * VECTORS',
     reporters.reference,
   ],
 ] as const;

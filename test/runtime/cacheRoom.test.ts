@@ -185,7 +185,7 @@ describe('launches', () => {
     const loaded = await LoadedKernels.load(own, await generate(wide.scheme, wide.model, hopper), ['attend']);
     // Its shared memory would let two blocks in.
     const { threads, sharedBytes } = loaded.launch('attend', { workItems: 0 }, {}).kernel.descriptor;
-    expect([threads, sharedBytes.dynamic < device.limits.sharedBytes / 2]).toEqual([384, true]);
+    expect([threads, sharedBytes.dynamic < device.limits.sharedBytes / 2]).toEqual([512, true]);
     expect(chosenSplits(loaded, 1, 100_000)).toBe(3);
   });
 
