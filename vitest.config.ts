@@ -2,7 +2,7 @@ import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
+    include: ['test/**/*.test.ts', 'examples/*.test.ts'],
     setupFiles: ['test/setup.ts'],
     testTimeout: 300_000,
     hookTimeout: 300_000,

@@ -9,6 +9,8 @@ const model = modelFrom({
   num_attention_heads: 4,
   num_key_value_heads: 2,
   num_hidden_layers: 1,
+  max_position_embeddings: 2048,
+  rope_theta: 10000,
 });
 
 test('kernels are what the scheme says, in float64', async () => {
