@@ -2,6 +2,7 @@ import { packagePath } from '../codegen/packageRoot.js';
 import { KvforgeError } from '../dsl/errors.js';
 import type { ModelShape } from '../dsl/model.js';
 import { type Activations, differingField, loadActivations } from '../runtime/report/activations.js';
+import { commaList, oneOfNames } from './values.js';
 
 /**
  * Activations of a model: those of a file, or the ones that come with kvforge where they are of the model.
@@ -18,4 +19,10 @@ export async function activationsFor(model: ModelShape, path: string | undefined
     received: 'none',
     hint: `Those that come with kvforge are of ${bundled.model.name}; docs/compare.md says what a file holds.`,
   });
+}
+
+/** The layers that `--layers` lists; all of them without it. */
+export function layersOf(list: string | undefined, { layers }: Pick<Activations, 'layers'>): readonly number[] {
+  if (list === undefined) return layers;
+  return commaList(list).map((text) => Number(oneOfNames('--layers', text, layers.map(String))));
 }

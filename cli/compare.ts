@@ -6,9 +6,8 @@ import type { Scheme } from '../dsl/scheme.js';
 import { tableOf } from '../runtime/compare/cells.js';
 import { runCompare } from '../runtime/compare/run.js';
 import type { CompareDocument } from '../runtime/compare/schema.js';
-import type { Activations } from '../runtime/report/activations.js';
 import { parseShape, type ShapeClass, shapeText } from '../runtime/tune/shapeClass.js';
-import { activationsFor } from './activations.js';
+import { activationsFor, layersOf } from './activations.js';
 import { deviceNames, openDevice } from './devices.js';
 import { type LockOptions, openLock, tunedChoice } from './lockOptions.js';
 import { commandOf, originOf } from './origin.js';
@@ -96,11 +95,6 @@ export async function compare(
   // Nothing measured is no success either; the rows say why.
   const failed = document.failed.length > 0 || document.rows.every(({ attentionError }) => attentionError === null);
   return { code: failed ? exitCodes.failed : exitCodes.done, json: document, text: textOf(document, context) };
-}
-
-function layersOf(list: string | undefined, { layers }: Activations): readonly number[] {
-  if (list === undefined) return layers;
-  return commaList(list).map((text) => Number(oneOfNames('--layers', text, layers.map(String))));
 }
 
 /** A target that has no fp16 kernel for the model is measured without. */

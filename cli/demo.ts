@@ -9,6 +9,7 @@ import { type Activations, loadActivations } from '../runtime/report/activations
 import type { LayerCodes } from '../runtime/report/measure.js';
 import { buildReport } from '../runtime/report/report.js';
 import { type BackendResult, firstRun, mean, type SchemeResult } from '../runtime/report/results.js';
+import { layersOf } from './activations.js';
 import { type BackendInput, type BackendName, backendNames, runBackend } from './demoBackend.js';
 import { type Context, exitCodes, type Outcome } from './output.js';
 import { requirePlace, writeWhole } from './outputFolder.js';
@@ -68,10 +69,6 @@ export async function demo(context: Context, options: DemoOptions, run: RunBacke
     },
     text: textOf(result, options.out, ms, context),
   };
-}
-
-function layersOf(list: string, { layers }: Activations): readonly number[] {
-  return commaList(list).map((text) => Number(oneOfNames('--layers', text, layers.map(String))));
 }
 
 /**

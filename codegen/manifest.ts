@@ -1,6 +1,7 @@
 import type { Quantizer, ScalarCodec } from '../dsl/codec.js';
 import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry, KeyGroup, ScalarGroups } from '../dsl/geometry.js';
+import { levelsOf } from '../dsl/levels.js';
 import type { ModelShape } from '../dsl/model.js';
 import type { KeyChain, SchemeSegments, ValueChain } from '../dsl/scheme.js';
 import type { BindingDescriptor, Extent, Target } from '../dsl/stage.js';
@@ -76,18 +77,6 @@ export interface SchemeRecord extends Omit<SchemeSegments, 'stream'> {
   readonly keys: readonly CodecRecord[];
   readonly values: readonly CodecRecord[];
   readonly stream: ScalarCodecRecord;
-}
-
-/** Levels by codec and number of channels: computing 256 of them takes longer than all the kernels. */
-const knownLevels = new WeakMap<object, Map<number, readonly number[]>>();
-
-/** What a codec's tables hold for so many channels, as kernels read it. */
-export function levelsOf(codec: ScalarCodec, channels: number): readonly number[] {
-  const known = knownLevels.get(codec) ?? new Map<number, readonly number[]>();
-  knownLevels.set(codec, known);
-  const levels = known.get(channels) ?? Array.from(codec.levels(channels), Math.fround);
-  known.set(channels, levels);
-  return levels;
 }
 
 function codecRecord({ kind, name, bits, device }: ScalarCodec, levels: readonly number[]): ScalarCodecRecord {

@@ -222,8 +222,7 @@ function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse:
   }
   // A block of the whole prompt has no known number; its scale is no norm, and levels do not depend on it.
   const levelChannels = block.tokens === 'prompt' ? scaleChannels : block.tokens * scaleChannels;
-  checkLevels(codec, `${place}.codec`, levelChannels, refuse);
-  const levels = codec.levels(levelChannels);
+  const levelRange = checkLevels(codec, `${place}.codec`, levelChannels, refuse);
   return {
     codec,
     bits: codec.bits,
@@ -236,7 +235,7 @@ function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse:
     scaleRowWords: Math.ceil((kvHeads * (headDim / scaleChannels)) / 2),
     trim: Math.round((quantizer.trim ?? 0) * trimUnits),
     outlierCap: outlierCap(chain),
-    range: codec.range ?? [Math.min(...levels), Math.max(...levels)],
+    range: codec.range ?? levelRange,
   };
 }
 
@@ -315,8 +314,10 @@ function placeGroups(
 /** Sums of a head's channels, each the largest level times the largest scale, stay far within float32. */
 const largestLevel = 65504;
 
-/** Tables that were found to be right; a codec is asked for its levels once a number of channels. */
-const checkedLevels = new WeakMap<object, Set<number>>();
+type Range = readonly [number, number];
+
+/** Least and greatest level of tables that were found to be right; a codec is asked for its levels once a number of channels. */
+const checkedLevels = new WeakMap<object, Map<number, Range>>();
 
 type Refuse = (at: string, expected: string, received: string | number, hint: string) => never;
 
@@ -324,9 +325,12 @@ type Refuse = (at: string, expected: string, received: string | number, hint: st
  * One finite number a code. They need an order only where a code is found by bisection: a codec of floating-point numbers
  * goes from zero up and from zero down.
  */
-function checkLevels(codec: ScalarCodec, place: string, channels: number, refuse: Refuse): void {
-  const known = checkedLevels.get(codec);
-  if (known?.has(channels)) return;
+/** The least and the greatest level. */
+function checkLevels(codec: ScalarCodec, place: string, channels: number, refuse: Refuse): Range {
+  const ranges = checkedLevels.get(codec) ?? new Map<number, Range>();
+  checkedLevels.set(codec, ranges);
+  const known = ranges.get(channels);
+  if (known) return known;
   const count = 2 ** codec.bits;
   const bisected = codec.device.code === nearestLevel;
   const at = `${place}.levels`;
@@ -353,5 +357,7 @@ function checkLevels(codec: ScalarCodec, place: string, channels: number, refuse
       refuse(at, expected, `${given[i - 1]} before ${given[i]} at ${i}`, 'Sort them, and name none twice.');
     }
   }
-  checkedLevels.set(codec, (known ?? new Set()).add(channels));
+  const range: Range = [Math.min(...(given as number[])), Math.max(...(given as number[]))];
+  ranges.set(channels, range);
+  return range;
 }

@@ -57,9 +57,15 @@ export interface ScalarScheme extends SchemeSegments {
  */
 export type Scheme = LowRankScheme | ScalarScheme;
 
-/** Whether a scheme codes every channel by itself. */
+/** Whether a scheme codes every channel by itself. It need not have been checked: what is no list of codecs does not. */
 export function isScalar(scheme: Scheme): scheme is ScalarScheme {
-  return scheme.keys.some(({ kind }) => kind === 'quantizer');
+  return kindsOf(scheme.keys)?.includes('quantizer') ?? false;
+}
+
+/** The kinds of a list of codecs, null for what has none; undefined for what is no list. */
+function kindsOf(chain: unknown): readonly unknown[] | undefined {
+  if (!Array.isArray(chain)) return undefined;
+  return Array.from(chain, (codec) => (codec as { kind?: unknown } | null)?.kind ?? null);
 }
 
 /** The step of a chain of scalar codes that has the codec. */
@@ -98,7 +104,7 @@ export function defineScheme<Declared extends Scheme>(scheme: Declared): Declare
       'The name becomes part of file names.',
     );
   }
-  if (isScalarLike(scheme)) {
+  if (isScalar(scheme)) {
     checkScalarChain(scheme.keys, 'keys', ['rotary', 'transform'], refuse);
     checkScalarChain(scheme.values, 'values', ['transform'], refuse);
   } else {
@@ -127,12 +133,6 @@ export function defineScheme<Declared extends Scheme>(scheme: Declared): Declare
     refuse('stream.device.offset', 'nothing, as the stream stores a scale alone', 'a function', hint);
   }
   return scheme;
-}
-
-/** Whether the last key codec says that channels are coded one by one; it may be anything, as a scheme comes from a file. */
-function isScalarLike(scheme: Scheme): boolean {
-  const keys: unknown = scheme.keys;
-  return Array.isArray(keys) && keys.some((step: { kind?: unknown } | null) => step?.kind === 'quantizer');
 }
 
 function checkLowRank(scheme: LowRankScheme, refuse: Refuse): void {
@@ -178,16 +178,15 @@ function checkLowRank(scheme: LowRankScheme, refuse: Refuse): void {
 const isBlockSide = (side: unknown) => [1, 16, 32, 64, 128].includes(side as number);
 
 function checkScalarChain(chain: unknown, at: string, before: readonly string[], refuse: Refuse): void {
-  const kinds = Array.isArray(chain)
-    ? Array.from(chain, (codec) => (codec as { kind?: unknown } | null)?.kind ?? null)
-    : [];
+  const met = kindsOf(chain);
+  const kinds = met ?? [];
   const example = at === 'keys' ? 'unrope() or hadamard()' : 'hadamard()';
   const [first] = kinds;
   const coded = kinds.at(-1) === 'outliers' ? kinds.slice(0, -1) : kinds;
   const fits = coded.at(-1) === 'quantizer' && coded.length <= 2;
   if (!fits || (coded.length === 2 && !before.includes(first as string))) {
     const expected = `a quantizer, after ${example} or alone`;
-    refuse(at, expected, Array.isArray(chain) ? kinds : chain, 'Write perToken(...).');
+    refuse(at, expected, met ?? chain, 'Write perToken(...).');
   }
 }
 
@@ -306,11 +305,9 @@ function checkWidths(basis: LowRankCodec, given: FieldBits | readonly FieldBits[
 type Refuse = (at: string, expected: string, received: unknown, hint: string) => never;
 
 function checkKinds(chain: unknown, at: string, kinds: readonly string[], example: string, refuse: Refuse): void {
-  const met = Array.isArray(chain)
-    ? Array.from(chain, (codec) => (codec as { kind?: unknown } | null)?.kind ?? null)
-    : chain;
-  if (!Array.isArray(met) || met.length !== kinds.length || met.some((kind, i) => kind !== kinds[i])) {
-    refuse(at, `codecs of kind ${kinds.join(', ')}`, met, `Write ${example}.`);
+  const met = kindsOf(chain);
+  if (met?.length !== kinds.length || met.some((kind, i) => kind !== kinds[i])) {
+    refuse(at, `codecs of kind ${kinds.join(', ')}`, met ?? chain, `Write ${example}.`);
   }
 }
 

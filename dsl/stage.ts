@@ -67,6 +67,11 @@ export type Target =
 /** Declared (static) shared memory ends here on every architecture; the rest is for launches that ask for it. */
 const declaredSharedBytes = 48 * 1024;
 
+/** Whether kernels may multiply on tensor cores. */
+export function usesTensorCores(target: Target): boolean {
+  return target.language === 'cuda' && target.tensorCores;
+}
+
 /** Bytes of shared memory that one block may use. */
 export function sharedLimit(target: Target): number {
   return target.language === 'wgsl' ? target.workgroupBytes : sharedKilobytes[target.arch] * 1024;

@@ -1,6 +1,6 @@
 import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry } from '../dsl/geometry.js';
-import { partialWords } from '../dsl/stages/attend.js';
+import { partialWords } from '../dsl/stages/attendPlan.js';
 import type { BufferRange, Device, DeviceBuffer, Launch } from './device.js';
 import type { LoadedKernels } from './kernels.js';
 import { tunedSplits } from './tune/nearest.js';

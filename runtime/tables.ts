@@ -1,6 +1,6 @@
-import { levelsOf } from '../codegen/manifest.js';
 import { type TableName, tablesOf } from '../codegen/plan/layout.js';
 import type { Geometry } from '../dsl/geometry.js';
+import { levelsOf } from '../dsl/levels.js';
 import { ropeTables } from '../dsl/rope.js';
 import { fastPairsOf, splitRope } from '../dsl/ropeSplit.js';
 
@@ -13,13 +13,14 @@ import { fastPairsOf, splitRope } from '../dsl/ropeSplit.js';
  */
 export function buildTables(g: Geometry, positions: number, frequencies: readonly number[]): Float32Array {
   const { fine, coarse } = ropeTables(frequencies, g.pairs, positions, g.angleTile);
+  const split = g.family === 'low-rank' ? splitRope(frequencies, g.pairs, fastPairsOf(g.model)) : undefined;
   const named: Record<TableName, () => ArrayLike<number>> = {
     levels: () => levelsOf(g.scheme.stream, g.headDim),
     keyLevels: () => (g.family === 'scalar' ? levelsOf(g.keys.codec, g.keys.levelChannels) : []),
     valueLevels: () => (g.family === 'scalar' ? levelsOf(g.values.codec, g.values.levelChannels) : []),
     fineAngles: () => fine,
-    splitFunctions: () => splitRope(frequencies, g.pairs, fastPairsOf(g.model)).functions,
-    splitCoefficients: () => splitRope(frequencies, g.pairs, fastPairsOf(g.model)).coefficients,
+    splitFunctions: () => split?.functions ?? [],
+    splitCoefficients: () => split?.coefficients ?? [],
     coarseAngles: () => coarse,
   };
   const parts = tablesOf(g).map(({ name }) => named[name]());

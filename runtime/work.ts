@@ -1,5 +1,5 @@
 import type { Geometry } from '../dsl/geometry.js';
-import { workItemWords } from '../dsl/stages/attend.js';
+import { workItemWords } from '../dsl/stages/attendPlan.js';
 
 export interface WorkPlan {
   readonly sequences: number;

@@ -1,19 +1,17 @@
-import type { CacheGeometry, LowRankGeometry } from '../geometry.js';
+import type { LowRankGeometry } from '../geometry.js';
 import { fastPairsOf, splitTile } from '../ropeSplit.js';
 import {
-  type BindingDescriptor,
   type Chosen,
   type Constraint,
   defineStage,
   fasterBeyond,
-  type KernelPlan,
   oneOf,
   type Target,
   type Tunable,
+  usesTensorCores,
 } from '../stage.js';
-import { streamFunctions } from './append.js';
 import { fitsMatrices, type MatrixSpace, matrixSchedule, matrixSpace, usesSubgroupMatrices } from './attendMatrices.js';
-import { cacheRead, reads, tables, writes } from './bindings.js';
+import { type AttendSchedule, attendPlans } from './attendPlan.js';
 import { middleKeyFunctions } from './decompress.js';
 
 /** The tensor-core schedule takes 16 tokens a tile, as its matrix products do. */
@@ -27,15 +25,6 @@ type HopperSpace = TensorSpace & Readonly<Record<'split', Tunable>>;
 type PlainSpace = Readonly<Record<'tileTokens', Tunable>>;
 type Space = HopperSpace | TensorSpace | PlainSpace | MatrixSpace;
 
-/** What the schedules differ in. */
-type Schedule = Pick<
-  KernelPlan,
-  'threads' | 'blocksPerMultiprocessor' | 'constants' | 'sharedBytes' | 'template' | 'unrolled' | 'subgroupMatrices'
->;
-
-/** Words of a work item: sequence, KV head, row of the query, tokens after it, split, splits. */
-export const workItemWords = 6;
-
 /**
  * Most pairs of 8-channel tiles whose rebuilt keys one warp holds at a time: 64 registers, or 32 where wide heads leave
  * fewer, as the outputs of a head stay in registers too (with 64, d = 256 spills 84 bytes on sm_100).
@@ -48,11 +37,6 @@ function passTiles(g: LowRankGeometry): number {
   return Math.ceil(tiles / Math.ceil(tiles / passTilesLimit(g.headDim)));
 }
 
-/** Numbers of one partial result: the unnormalised output, its maximum (base-2 exponent) and its weight sum. */
-export function partialWords(g: CacheGeometry): number {
-  return 2 * g.groupSize * (g.headDim + 2);
-}
-
 const rebuildTunables: TensorSpace = {
   coefficientHalves: fasterBeyond(2, 1),
   warps: oneOf(4, 8, 2, 1),
@@ -60,14 +44,13 @@ const rebuildTunables: TensorSpace = {
 };
 
 const isHopper = (target: Target) => target.language === 'cuda' && target.arch === 'sm_90a';
-const isTensorCore = (target: Target) => target.language === 'cuda' && target.tensorCores;
 const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
 
 /** Most threads that share one dot product; more would only move work from the sums to their merging. */
 const scoreSlicesLimit = 8;
 
 /** Rebuilds a tile of keys with one thread a channel. */
-function plainSchedule(g: LowRankGeometry, { tileTokens }: Chosen<PlainSpace>, target: Target): Schedule {
+function plainSchedule(g: LowRankGeometry, { tileTokens }: Chosen<PlainSpace>, target: Target): AttendSchedule {
   const wgsl = target.language === 'wgsl';
   const threads = roundUp(g.headDim, 32);
   const { groupComponents } = g;
@@ -98,7 +81,10 @@ function plainSchedule(g: LowRankGeometry, { tileTokens }: Chosen<PlainSpace>, t
 }
 
 /** Rebuilds keys in the accumulators of tensor cores, tiles of 16 tokens dealt out to the warps. */
-function tensorSchedule(g: LowRankGeometry, { coefficientHalves, warps, basisBytes }: Chosen<TensorSpace>): Schedule {
+function tensorSchedule(
+  g: LowRankGeometry,
+  { coefficientHalves, warps, basisBytes }: Chosen<TensorSpace>,
+): AttendSchedule {
   const bytes = tensorSharedBytes(g, warps, basisBytes);
   return {
     threads: warps * 32,
@@ -134,7 +120,7 @@ function splitSums(g: LowRankGeometry): number {
 }
 
 /** Turns queries for slow pairs and rebuilds keys for fast ones, in warpgroups that take tiles of 128 positions in turn. */
-function splitSchedule(g: LowRankGeometry): Schedule {
+function splitSchedule(g: LowRankGeometry): AttendSchedule {
   const bytes = splitSharedBytes(g);
   const { warpgroups, consumer, producer, block } = splitGroups(g);
   return {
@@ -202,18 +188,8 @@ function tensorSharedBytes(g: LowRankGeometry, warps: number, basisBytes: number
   return Math.max(basis, merge) + query + codebook + widths + staging;
 }
 
-/**
- * What turns q.k into a base-2 exponent: `SCORE_SCALE * q.k`, or with capped scores
- * `SCORE_CAP * tanh(SCORE_SCALE * q.k)`.
- */
-export function scoreConstants({ model }: Pick<CacheGeometry, 'model'>): Readonly<Record<string, number>> {
-  const { scoreScale, scoreCap } = model;
-  if (scoreCap === undefined) return { SCORE_SCALE: scoreScale * Math.log2(Math.E) };
-  return { SCORE_SCALE: scoreScale / scoreCap, SCORE_CAP: scoreCap * Math.log2(Math.E) };
-}
-
 const fitsTensorRows: Constraint<Space> = (g, _tunables, target) =>
-  isTensorCore(target) && g.groupSize > 16
+  usesTensorCores(target) && g.groupSize > 16
     ? `needs ${g.groupSize} query heads a KV head in one matrix tile, which has 16 rows`
     : undefined;
 
@@ -242,25 +218,6 @@ const fitsSplit: Constraint<Space> = (g, tunables) => {
     : undefined;
 };
 
-/** WGSL's second launch: the splits of a row into one, a thread for every channel of a head. */
-export function mergePlan(
-  g: CacheGeometry,
-  { work, partials, output }: Readonly<Record<'work' | 'output', BindingDescriptor>> & { readonly partials: string },
-): KernelPlan {
-  const threads = roundUp(g.headDim, 32);
-  return {
-    entry: 'attend_merge',
-    summary: 'Merges the splits of a row; a second launch, because WGSL orders no memory between workgroups of one.',
-    bindings: [work, reads('partials', 'f32', partials), output],
-    threads,
-    grid: [{ dimension: 'workItems' }, 1, 1],
-    constants: { WORK_ITEM_WORDS: workItemWords, PARTIAL_WORDS: partialWords(g) },
-    functions: { butterfly: { name: 'butterfly' } },
-    // The heads of the group, and four numbers for each of as many splits as there are threads.
-    sharedBytes: { fixed: (g.groupSize * g.headDim + 4 * threads) * 4, dynamic: 0 },
-  };
-}
-
 /** Attention of query tokens of every sequence over sinks, middle, stream and window, in one launch; WGSL merges in a second. */
 export const attendStage = defineStage<Space>({
   name: 'attend',
@@ -269,7 +226,7 @@ export const attendStage = defineStage<Space>({
   tunables: (target) => {
     const tileTokens = oneOf(16, 8, 4);
     if (usesSubgroupMatrices(target)) return matrixSpace(tileTokens);
-    if (!isTensorCore(target)) return { tileTokens };
+    if (!usesTensorCores(target)) return { tileTokens };
     return isHopper(target) ? { split: oneOf(1, 0), ...rebuildTunables } : rebuildTunables;
   },
   constraints: [
@@ -278,53 +235,18 @@ export const attendStage = defineStage<Space>({
     (g, tunables, target) => ('matrices' in tunables ? fitsMatrices(g, tunables, target) : undefined),
   ],
   kernels: (g, tunables, target) => {
-    const { streamValue, streamUnpack } = streamFunctions(g);
     const split = 'split' in tunables && tunables.split === 1;
-    const { constants, ...schedule }: Schedule = split
+    const schedule: AttendSchedule = split
       ? splitSchedule(g)
       : 'warps' in tunables
         ? tensorSchedule(g, tunables)
         : 'matrices' in tunables && tunables.matrices === 1
           ? matrixSchedule(g, tunables)
           : plainSchedule(g, tunables, target);
-    const partials = `[work items][2: Hadamard space, exact][${g.groupSize} query heads][${g.headDim} output, maximum, weight sum]`;
-    const output = writes('output', 'f32', `[query rows][${g.heads} heads][${g.headDim}]`);
-    const work = reads(
-      'work',
-      'u32',
-      '[work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours',
-    );
-    const attend: KernelPlan = {
-      entry: 'attend',
-      summary: `One work item a block: a KV head of a sequence over its share of the tokens that a query sees, for all query heads of the group.`,
-      bindings: [
-        reads('sequences', 'u32', 'records of all sequences'),
-        work,
-        cacheRead,
-        reads('query', 'u32', `f16 [query rows][${g.heads} heads][${g.headDim}], after RoPE`),
-        tables,
-        writes('partials', 'f32', partials),
-        ...(target.language === 'cuda'
-          ? [output, writes('counters', 'atomic_u32', `[query rows][${g.kvHeads} KV heads], zero before and after`)]
-          : []),
-      ],
-      ...schedule,
-      grid: [{ dimension: 'workItems' }, 1, 1],
-      constants: {
-        ...constants,
-        WORK_ITEM_WORDS: workItemWords,
-        PARTIAL_WORDS: partialWords(g),
-        CHUNK_UNIT: split || schedule.subgroupMatrices ? splitTile : 16,
-        ...scoreConstants(g),
-      },
-      functions: {
-        ...middleKeyFunctions(g),
-        butterfly: { name: 'butterfly' },
-        streamValue: streamValue!,
-        streamUnpack: streamUnpack!,
-      },
-    };
-    if (target.language === 'cuda') return [attend];
-    return [attend, mergePlan(g, { work, partials, output })];
+    return attendPlans(g, target, {
+      schedule,
+      chunkUnit: split || schedule.subgroupMatrices ? splitTile : 16,
+      functions: middleKeyFunctions(g),
+    });
   },
 });

@@ -1,6 +1,6 @@
 import type { HeadGeometry } from '../headGeometry.js';
 import { type Chosen, type Constraint, defineStage, type KernelPlan, oneOf, type Tunable } from '../stage.js';
-import { scoreConstants, workItemWords } from './attend.js';
+import { scoreConstants, workItemWords } from './attendPlan.js';
 import { reads, writes } from './bindings.js';
 
 /** CUDA: every warp has a ring of tiles of its own in shared memory. */

@@ -1,5 +1,5 @@
 import { defineStage, oneOf } from '../stage.js';
-import { scoreConstants } from './attend.js';
+import { scoreConstants } from './attendPlan.js';
 import { reads, sequenceRecord, tokenWeights, valueWeights, writes } from './bindings.js';
 
 /** Most queries that are observed, the last ones; more would cost scratch for every token and tell little. */

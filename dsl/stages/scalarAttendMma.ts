@@ -1,4 +1,5 @@
 import type { ScalarGeometry, ScalarGroups } from '../geometry.js';
+import { levelsOf } from '../levels.js';
 import {
   type Chosen,
   type Constraint,
@@ -25,14 +26,11 @@ export function productSpace(tileTokens: Tunable): ProductSpace {
   return { products: oneOf(1, 0), warps, stages, tileTokens };
 }
 
-/** Whether attention may go through tensor cores. */
-export const usesTensorCores = (target: Target): boolean => target.language === 'cuda' && target.tensorCores;
-
 const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
 
 /** The value of every code over its scale, as the device computes it. */
 function codeValues({ codec, levelChannels, bits }: ScalarGroups): readonly number[] {
-  const levels = codec.levels(levelChannels).map(Math.fround);
+  const levels = levelsOf(codec, levelChannels);
   const values = Array.from({ length: 2 ** bits }, (_, code) => codec.device.value(code, (i: number) => levels[i]!));
   return values.map(Math.fround);
 }

@@ -1,6 +1,6 @@
-import { levelsOf } from '../../codegen/manifest.js';
 import { KvforgeError } from '../../dsl/errors.js';
 import type { LowRankGeometry, ScalarGroups } from '../../dsl/geometry.js';
+import { levelsOf } from '../../dsl/levels.js';
 import type { RopeShape } from '../../dsl/model.js';
 import type { ScalarChain } from '../../dsl/scheme.js';
 import { shown } from './checkInput.js';
@@ -49,7 +49,7 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
       stream: {
         codec: scheme.stream.name,
         bits: g.streamBits,
-        levels: [...Float32Array.from(scheme.stream.levels(g.headDim))],
+        levels: [...levelsOf(scheme.stream, g.headDim)],
       },
     },
     model: { heads: g.heads, kvHeads: g.kvHeads, headDim: g.headDim },

@@ -1,5 +1,5 @@
-import { levelsOf } from '../../codegen/manifest.js';
 import type { ScalarGroups } from '../../dsl/geometry.js';
+import { levelsOf } from '../../dsl/levels.js';
 import { trimUnits } from '../../dsl/scheme.js';
 import { hadamard } from '../reference/hadamard.js';
 import { toHalf } from '../reference/quantize.js';

@@ -1,7 +1,7 @@
 import { setFloat16 } from '@petamoriken/float16';
-import { levelsOf } from '../../codegen/manifest.js';
 import type { PartName, SequenceLayout } from '../../codegen/plan/layout.js';
 import type { Geometry, LowRankGeometry, ScalarGroups } from '../../dsl/geometry.js';
+import { levelsOf } from '../../dsl/levels.js';
 import { usedRanges } from '../cache/contents.js';
 import type { SequenceLengths } from '../record.js';
 import { channelPairs } from '../reference/weights.js';

@@ -1,5 +1,5 @@
 import type { Geometry } from '../../dsl/geometry.js';
-import { partialWords, workItemWords } from '../../dsl/stages/attend.js';
+import { partialWords, workItemWords } from '../../dsl/stages/attendPlan.js';
 import type { LoadedKernels } from '../kernels.js';
 import type { AttendDraw, AttendSetting } from './attendDraws.js';
 import { asFloats, runKernel } from './run.js';

@@ -1,5 +1,5 @@
-import { levelsOf } from '../../codegen/manifest.js';
 import type { ScalarGroups } from '../../dsl/geometry.js';
+import { levelsOf } from '../../dsl/levels.js';
 import { rangeOf, toHalf } from '../reference/index.js';
 import { outside, pastMidpoint } from './codeErrors.js';
 import { halfStep } from './judge.js';

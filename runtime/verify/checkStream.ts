@@ -1,5 +1,5 @@
-import { levelsOf } from '../../codegen/manifest.js';
 import type { Geometry } from '../../dsl/geometry.js';
+import { levelsOf } from '../../dsl/levels.js';
 import { hadamard, type ShardStream } from '../reference/index.js';
 import { outside, pastMidpoint } from './codeErrors.js';
 import { largestOf } from './draws.js';

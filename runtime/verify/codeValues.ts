@@ -1,6 +1,6 @@
-import { levelsOf } from '../../codegen/manifest.js';
 import type { ScalarCodec } from '../../dsl/codec.js';
 import type { Geometry, ScalarGroups } from '../../dsl/geometry.js';
+import { levelsOf } from '../../dsl/levels.js';
 import type { CodeValues } from '../reference/unpackShare.js';
 
 /**

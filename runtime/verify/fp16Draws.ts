@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import type { HeadGeometry } from '../../dsl/headGeometry.js';
-import { workItemWords } from '../../dsl/stages/attend.js';
 import { fp16PartialWords, fp16RecordWords } from '../../dsl/stages/attendFp16.js';
+import { workItemWords } from '../../dsl/stages/attendPlan.js';
 import type { LoadedKernels } from '../kernels.js';
 import { type Cache, normalFrom, seededRandom, toHalf } from '../reference/index.js';
 import { drawQuery } from './attendDraws.js';
