@@ -2,6 +2,7 @@ import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { packagePath } from '../codegen/packageRoot.js';
 import { KvforgeError } from '../dsl/errors.js';
+import { schemeNames } from '../dsl/schemes/presets.js';
 import { type Context, type Outcome, UsageError } from './output.js';
 import { quoted } from './quoted.js';
 
@@ -15,6 +16,12 @@ export async function newScheme(_context: Context, name: string, { dir }: NewSch
     throw new UsageError(
       `name: expected lower-case letters, digits and hyphens, at most 40, got ${JSON.stringify(name)}`,
       'For example: kvforge new scheme my-scheme.',
+    );
+  }
+  if (schemeNames.includes(name)) {
+    throw new UsageError(
+      `name: expected one that no preset has, got ${JSON.stringify(name)}`,
+      `For example: my-${name}.`,
     );
   }
   const files: string[] = [];

@@ -4,32 +4,8 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { KvforgeError } from '../dsl/errors.js';
 import type { ModelShape } from '../dsl/model.js';
 import type { Scheme } from '../dsl/scheme.js';
+import { presets, schemeNames } from '../dsl/schemes/presets.js';
 import { inFile } from './inFile.js';
-
-/** Every preset scheme, loaded when it is asked for. */
-const presets: Readonly<Record<string, () => Promise<Scheme>>> = {
-  shard: async () => (await import('../dsl/schemes/shard.js')).shard,
-  'shard-plus': async () => (await import('../dsl/schemes/shardPlus.js')).shardPlus,
-  kivi2: async () => (await import('../dsl/schemes/kivi.js')).kivi2,
-  kivi4: async () => (await import('../dsl/schemes/kivi.js')).kivi4,
-  kvquant2: async () => (await import('../dsl/schemes/kvquant.js')).kvquant2,
-  kvquant3: async () => (await import('../dsl/schemes/kvquant.js')).kvquant3,
-  kvquant4: async () => (await import('../dsl/schemes/kvquant.js')).kvquant4,
-  turboquant2: async () => (await import('../dsl/schemes/turboquant.js')).turboQuant2,
-  turboquant3: async () => (await import('../dsl/schemes/turboquant.js')).turboQuant3,
-  turboquant4: async () => (await import('../dsl/schemes/turboquant.js')).turboQuant4,
-  'turboquant-k8v4': async () => (await import('../dsl/schemes/turboquant.js')).turboQuantK8V4,
-  int8: async () => (await import('../dsl/schemes/integer.js')).int8,
-  int4: async () => (await import('../dsl/schemes/integer.js')).int4,
-  int2: async () => (await import('../dsl/schemes/integer.js')).int2,
-  'int4-hadamard': async () => (await import('../dsl/schemes/integer.js')).int4Hadamard,
-  'int2-hadamard': async () => (await import('../dsl/schemes/integer.js')).int2Hadamard,
-  nf4: async () => (await import('../dsl/schemes/nf4.js')).normalFloat4,
-  'fp8-e4m3': async () => (await import('../dsl/schemes/fp8.js')).fp8E4M3,
-  'fp8-e5m2': async () => (await import('../dsl/schemes/fp8.js')).fp8E5M2,
-};
-
-export const schemeNames = Object.keys(presets);
 
 /** More than any config.json; what is larger is some other file. */
 const largestConfigBytes = 2 ** 24;

@@ -61,12 +61,5 @@ export {
   type Scheme,
   type ValueChain,
 } from './scheme.js';
-export { fp8E4M3, fp8E5M2 } from './schemes/fp8.js';
-export { int2, int2Hadamard, int4, int4Hadamard, int8 } from './schemes/integer.js';
-export { kivi2, kivi4 } from './schemes/kivi.js';
-export { kvquant2, kvquant3, kvquant4 } from './schemes/kvquant.js';
-export { normalFloat4 } from './schemes/nf4.js';
-export { shard } from './schemes/shard.js';
-export { shardPlus } from './schemes/shardPlus.js';
-export { turboQuant2, turboQuant3, turboQuant4, turboQuantK8V4 } from './schemes/turboquant.js';
+export * from './schemes/index.js';
 export { defineStage, fasterBeyond, oneOf, type Stage, type Target, type Tunable } from './stage.js';

@@ -22,10 +22,16 @@ from plot import plot
 from texts import USUAL, parse_text, read_source, stretch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PRESETS = (
-    "shard,shard-plus,kivi2,kivi4,kvquant2,kvquant3,kvquant4,turboquant2,turboquant3,turboquant4,"
-    "turboquant-k8v4,int8,int4,int2,int4-hadamard,int2-hadamard,nf4,fp8-e4m3,fp8-e5m2"
-)
+
+
+def presets():
+    """Names of kvforge's own schemes, as the built package has them."""
+    names = os.path.join(ROOT, "dist", "dsl", "schemes", "presets.js")
+    script = "const { schemeNames } = await import(process.argv[1]); console.log(schemeNames.join());"
+    asked = subprocess.run(["node", "--input-type=module", "-e", script, names], stdout=subprocess.PIPE, text=True)
+    if asked.returncode != 0:
+        raise ValueError(f"{names} does not load: build kvforge (npm ci), or name --schemes")
+    return asked.stdout.strip().split(",")
 
 
 class NotMeasured(Exception):
@@ -36,7 +42,7 @@ def arguments(args):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, help="a folder with config.json, safetensors and tokenizer.json")
     parser.add_argument("--out", default="quality", help="where results are kept, and the table and the plot go")
-    parser.add_argument("--schemes", default=f"fp16,{PRESETS}", help="fp16, presets and files, commas between them")
+    parser.add_argument("--schemes", help="fp16, presets and files, commas between them; fp16 and all presets if left out")
     parser.add_argument("--text", action="append", help=f"FILE@OFFSET in tokens; may be repeated; default {USUAL}")
     parser.add_argument("--prefix", type=int, default=3072, help="tokens that are compressed")
     parser.add_argument("--tokens", type=int, default=1024, help="tokens that are read after them")
@@ -106,7 +112,7 @@ def report(options, schemes, texts, kept):
 
 def main(args):
     options = arguments(args)
-    schemes = list(dict.fromkeys(options.schemes.split(",")))
+    schemes = list(dict.fromkeys(options.schemes.split(","))) if options.schemes else ["fp16", *presets()]
     texts = [parse_text(named) for named in options.text or USUAL]
     names = [text.name for text in texts]
     kept = Kept(options.out, settings_of(options))

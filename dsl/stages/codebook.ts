@@ -94,7 +94,7 @@ export const codebookStage = defineStage({
         summary: 'The index of the nearest stored f16 entry for every vector; four indices are a word.',
         bindings: [sequenceRecord, rotated, channelScales, cacheWrite],
         threads: 128,
-        grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, g.valueRowWords] }, 128 * threadWords] }, 1, 1],
+        grid: [g.valueRowWords, { ceilDiv: [{ dimension: 'middleTokens' }, 128 * threadWords] }, 1],
         constants: {},
         functions: cuda ? {} : { nearestCentroids: nearest },
         sharedBytes: { fixed: entryBytes + (cuda ? normBytes : 0), dynamic: 0 },

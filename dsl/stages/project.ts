@@ -96,7 +96,7 @@ export const projectStage = defineStage({
           cacheWrite,
         ],
         threads: 128,
-        grid: [{ ceilDiv: [{ product: [{ dimension: 'middleTokens' }, g.keyRowWords] }, 128] }, 1, 1],
+        grid: [g.keyRowWords, { ceilDiv: [{ dimension: 'middleTokens' }, 128] }, 1],
         constants: {},
         functions: fields,
         sharedBytes: { fixed: g.allocatedGroups * 4, dynamic: 0 },

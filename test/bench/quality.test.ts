@@ -2,8 +2,8 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { schemeNames } from '../../cli/resolve.js';
 import { packagePath } from '../../codegen/packageRoot.js';
+import { schemeNames } from '../../dsl/schemes/presets.js';
 import { temporaryFolder } from '../cli/support.js';
 
 const folders = [packagePath('test', 'bench', 'standInModel'), packagePath('bench', 'quality')];
@@ -134,7 +134,7 @@ test('a row that lacks texts says so', () => {
 });
 
 test('the presets are those of kvforge', () => {
-  expect(evaluated('run.PRESETS.split(",")', 'run')).toEqual(schemeNames);
+  expect(evaluated('run.presets()', 'run')).toEqual(schemeNames);
 });
 
 describe('texts', () => {

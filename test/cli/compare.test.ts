@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, test, vi } from 'vitest';
 import { type CompareOptions, type CompareTools, compare } from '../../cli/compare.js';
 import { reportError } from '../../cli/output.js';
-import { schemeNames } from '../../cli/resolve.js';
+import { schemeNames } from '../../dsl/schemes/presets.js';
 import type { CompareInput } from '../../runtime/compare/run.js';
 import { compareDocument } from '../../runtime/compare/schema.js';
 import type { Device } from '../../runtime/device.js';
