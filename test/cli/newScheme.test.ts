@@ -65,7 +65,7 @@ test.each([
     ['Two'],
     'error: name: expected lower-case letters, digits and hyphens, at most 40, got "Two"\n  For example: kvforge new scheme my-scheme.',
   ],
-  [['kivi2'], 'error: name: expected one that no preset has, got "kivi2"\n  For example: kvforge new scheme my-kivi2.'],
+  [['kivi2'], 'error: name: expected one that no preset has, got "kivi2"\n  For example: my-kivi2.'],
   [
     ['two', '--dir', '/nowhere/at/all'],
     'error: /nowhere/at/all/two.ts: expected a file that can be made, got ENOENT\n  Take another name, or another --dir.',
