@@ -2,6 +2,8 @@ import { readFile } from 'node:fs/promises';
 import { generate } from '../codegen/generate.js';
 import { halfPrecisionBytes } from '../codegen/plan/layout.js';
 import { KvforgeError } from '../dsl/errors.js';
+import { geometryOf } from '../dsl/geometry.js';
+import type { Scheme } from '../dsl/scheme.js';
 import { KvCache } from '../runtime/cache.js';
 import type { Device } from '../runtime/device.js';
 import { LoadedKernels } from '../runtime/kernels.js';
@@ -32,6 +34,9 @@ interface ReconstructedLayer {
   readonly ms: number;
 }
 
+/** Where every layer has a scheme of its own, the end of a name that stands for the layer: `mix.ts#layer*`. */
+const anyLayer = /(?<=#[^#]*)\*$/;
+
 /** Compresses the layers of a file and writes what the kernels of a device read back. */
 export async function reconstruct(
   context: Context,
@@ -42,7 +47,8 @@ export async function reconstruct(
   const named = oneOfNames('--device', deviceName, deviceNames);
   await requirePlace(output, '--output');
   const model = await resolveModel(modelName);
-  const scheme = await resolveScheme(schemeName, model);
+  const shared = anyLayer.test(schemeName) ? undefined : await resolveScheme(schemeName, model);
+  const title = shared?.name ?? schemeName;
   const bytes = await readFile(input).catch((cause: NodeJS.ErrnoException) => {
     const parts = {
       at: `--input ${input}`,
@@ -53,16 +59,26 @@ export async function reconstruct(
     throw new KvforgeError('wrong-use', { ...parts, hint }, { cause });
   });
   const layers = inFile(input, () => promptLayers(parseSafetensors(bytes), model));
+  const schemes = new Map<number, Scheme>();
+  for (const { layer } of layers) {
+    const name = schemeName.replace(anyLayer, `${layer}`);
+    const scheme = shared ?? (await resolveScheme(name, model));
+    // What does not fit the model is refused by the scheme's name, and before a device is opened.
+    inFile(name, () => geometryOf(scheme, model));
+    schemes.set(layer, scheme);
+  }
 
   const tensors = new Map<string, Tensor>();
   const done: ReconstructedLayer[] = [];
   const device = await open(named, { checks: 'none' }, context);
   const started = performance.now();
   try {
-    const kernels = await loadCoders(device, await generate(scheme, model, targetFor(device)));
-    context.progress(`reconstructing ${layers.length} layers by ${scheme.name}: ${device.description}`);
+    const load = async (scheme: Scheme) => loadCoders(device, await generate(scheme, model, targetFor(device)));
+    const kernelsOfAll = shared && (await load(shared));
+    context.progress(`reconstructing ${layers.length} layers by ${title}: ${device.description}`);
     for (const { layer, tokens, prompt } of layers) {
       const from = performance.now();
+      const kernels = kernelsOfAll ?? (await load(schemes.get(layer)!));
       const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0, layer });
       try {
         await cache.prefill(0, prompt());
@@ -78,14 +94,14 @@ export async function reconstruct(
   } finally {
     await device.close();
   }
-  await writeWhole(output, '--output', packSafetensors(tensors, { scheme: scheme.name, model: model.name }));
+  await writeWhole(output, '--output', packSafetensors(tensors, { scheme: title, model: model.name }));
 
   const sum = (of: (layer: ReconstructedLayer) => number) => done.reduce((total, layer) => total + of(layer), 0);
   const [compressed, fp16Bytes] = [sum((layer) => layer.bytes), sum((layer) => layer.fp16Bytes)];
   const ms = Math.round(performance.now() - started);
   return {
     json: {
-      scheme: scheme.name,
+      scheme: title,
       model: model.name,
       device: device.description,
       layers: done,
@@ -94,7 +110,7 @@ export async function reconstruct(
       output,
       ms,
     },
-    text: `${scheme.name} on ${model.name}: ${done.length} layers, ${grouped(compressed)} bytes; fp16 ${grouped(fp16Bytes)}; ${duration(ms)}\n`,
+    text: `${title} on ${model.name}: ${done.length} layers, ${grouped(compressed)} bytes; fp16 ${grouped(fp16Bytes)}; ${duration(ms)}\n`,
   };
 }
 

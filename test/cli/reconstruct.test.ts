@@ -6,7 +6,7 @@ import { modelFrom } from '../../dsl/model.js';
 import { layerTensors } from '../../runtime/promptLayers.js';
 import { packSafetensors, parseSafetensors, type Tensor, tensorValues } from '../../runtime/safetensors.js';
 import { halves } from '../runtime/cacheCase.js';
-import { cli, documentOf, errorOf, quietContext, temporaryFolder } from './support.js';
+import { cli, documentOf, errorOf, quietContext, spawned, temporaryFolder } from './support.js';
 
 const config = {
   model_type: 'llama',
@@ -96,6 +96,46 @@ test('a scheme that weighs by queries says when there are none', async () => {
     "queries: expected queries of the prompt's last positions, as shard-plus weighs by them, got nothing. Pass f16 bits",
   );
 });
+
+test('a scheme for every layer gives what each of them gives by itself', async () => {
+  const { options } = folderWith();
+  const mix = join(temporaryFolder(), 'mix.ts');
+  writeFileSync(mix, "export { int8 as layer1, int4 as layer3 } from 'kvforge';\n");
+  const read = async (scheme: string) => {
+    const run = await cliWith(options, scheme);
+    expect(run.code, run.err).toBe(0);
+    return { document: documentOf(run), tensors: parseSafetensors(readFileSync(options.output)).tensors };
+  };
+  const [both, first, second] = [await read(`${mix}#layer*`), await read('int8'), await read('int4')];
+  const layersOf = ({ document }: typeof both) => document.layers as readonly { layer: number; bytes: number }[];
+  expect(both.document).toMatchObject({
+    scheme: `${mix}#layer*`,
+    layers: [layersOf(first)[0]!, layersOf(second)[1]!].map(({ layer, bytes }) => ({ layer, bytes })),
+  });
+  for (const [{ tensors }, layer] of [[first, 1] as const, [second, 3] as const]) {
+    for (const operand of ['keys', 'values']) {
+      const name = `layers.${layer}.${operand}`;
+      expect(Buffer.compare(both.tensors.get(name)!.bytes, tensors.get(name)!.bytes)).toBe(0);
+    }
+  }
+});
+
+test('a layer without a scheme is named', async () => {
+  const { options } = folderWith();
+  const mix = join(temporaryFolder(), 'mix.ts');
+  writeFileSync(mix, `export { int8 as layer1 } from 'kvforge';\n`);
+  expect(errorOf(await cliWith(options, `${mix}#layer*`))).toEqual({
+    code: 'invalid-scheme',
+    message: `${mix}: expected a scheme exported as layer3, got layer1`,
+    hint: 'A scheme is what defineScheme({...}) returns.',
+  });
+});
+
+/** As a process of its own: the hooks that load a user's file belong to the whole process. */
+function cliWith(options: Parameters<typeof reconstruct>[2], scheme: string) {
+  const given = Object.entries(options).flatMap(([name, value]) => [`--${name}`, value]);
+  return spawned(['reconstruct', scheme, ...given, '--json']);
+}
 
 test('what is wrong is said before a device is opened', async () => {
   const opened = () => {
