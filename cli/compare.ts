@@ -3,7 +3,7 @@ import { generate } from '../codegen/generate.js';
 import { generateFp16 } from '../codegen/generateFp16.js';
 import { KvforgeError } from '../dsl/errors.js';
 import type { Scheme } from '../dsl/scheme.js';
-import { schemeNames } from '../dsl/schemes/presets.js';
+import { keyValueSchemeNames } from '../dsl/schemes/presets.js';
 import { tableOf } from '../runtime/compare/cells.js';
 import { runCompare } from '../runtime/compare/run.js';
 import type { CompareDocument } from '../runtime/compare/schema.js';
@@ -61,7 +61,7 @@ export async function compare(
   await openLock(options);
   const model = await resolveModel(options.model);
   if (given !== undefined) checkShapes(given, model, '--shapes');
-  const names = named === '' ? schemeNames : commaList(named);
+  const names = named === '' ? keyValueSchemeNames : commaList(named);
   const schemes = await Promise.all(names.map((name) => resolveScheme(name, model)));
   const activations = await activationsFor(model, options.activations);
   const layers = layersOf(options.layers, activations).map((layer) => activations.layer(layer));

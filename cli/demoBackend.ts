@@ -24,7 +24,7 @@ const backends: Readonly<Record<BackendName, Backend>> = {
 };
 
 /** Entries that neither compress a prompt nor attend. */
-const unused = ['append_token', 'decompress'];
+const unused = ['append_token', 'decompress', 'mass_scores', 'mass_tokens', 'move_words'];
 
 /** Layers and how their codes travel between backends. */
 export interface BackendInput {

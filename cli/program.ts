@@ -2,7 +2,9 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import pc from 'picocolors';
 import { packagePath } from '../codegen/packageRoot.js';
+import { archiveCommand } from './archiveCommand.js';
 import type { BenchOptions } from './bench.js';
+import type { CalibrateOptions } from './calibrate.js';
 import type { CompareOptions } from './compare.js';
 import type { DemoOptions } from './demo.js';
 import type { GenerateOptions } from './generate.js';
@@ -166,8 +168,19 @@ function declare(session: Session): Command {
     forScheme('reconstruct', 'compress the layers of a safetensors file, and write what is read back from the codes')
       .requiredOption('--device <device>', 'emulator, webgpu or cuda')
       .requiredOption('--input <file>', 'layers.N.keys and .values, F16 [KV heads][tokens][head dim], keys after RoPE')
-      .requiredOption('--output <file>', 'where the same tensors go, reconstructed'),
+      .requiredOption('--output <file>', 'where the same tensors go, reconstructed')
+      .option('--calibration <file>', 'what keys are coded by, from kvforge calibrate (default: fitted to the input)'),
   );
+  const calibrating = new Command('calibrate')
+    .description('fit what keys are coded by to recorded texts, once for a model')
+    .argument('<activations...>', 'safetensors files, a text each: layers.N.keys, .values and .queries, F16')
+    .requiredOption('--model <model>', 'a preset, or the path of a Hugging Face config.json')
+    .requiredOption('--scheme <scheme>', 'tilt-fast, tilt-safe, or the path of a file that exports such a scheme')
+    .requiredOption('--out <file>', 'where the calibration goes')
+    .action(async (files: readonly string[], options: CalibrateOptions) => {
+      session.outcome = await (await import('./calibrate.js')).calibrateCommand(context, files, options);
+    });
+  program.addCommand(settled(calibrating, session));
   add<TuneOptions>(
     async (options, scheme) => (await import('./tune.js')).tuneCommand(context, scheme, options),
     withTarget(
@@ -184,6 +197,14 @@ function declare(session: Session): Command {
         .option('--trade-accuracy', 'also try tunables that give accuracy for time, within what the check allows'),
       'that of the GPU',
       'that of the device',
+    ),
+  );
+  program.addCommand(
+    archiveCommand(
+      (command) => settled(command, session),
+      async (run) => {
+        session.outcome = await run(await import('./archive.js'), context);
+      },
     ),
   );
   return program;

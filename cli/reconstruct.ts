@@ -10,6 +10,7 @@ import { LoadedKernels } from '../runtime/kernels.js';
 import { layerTensors, promptLayers } from '../runtime/promptLayers.js';
 import { packSafetensors, parseSafetensors, type Tensor } from '../runtime/safetensors.js';
 import { targetFor } from '../runtime/targetFor.js';
+import { loadCalibration } from './calibrate.js';
 import { deviceNames, openDevice } from './devices.js';
 import { inFile } from './inFile.js';
 import type { Context, Outcome } from './output.js';
@@ -23,6 +24,7 @@ export interface ReconstructOptions {
   readonly device: string;
   readonly input: string;
   readonly output: string;
+  readonly calibration?: string;
 }
 
 interface ReconstructedLayer {
@@ -41,10 +43,18 @@ const anyLayer = /(?<=#[^#]*)\*$/;
 export async function reconstruct(
   context: Context,
   schemeName: string,
-  { model: modelName, device: deviceName, input, output }: ReconstructOptions,
+  { model: modelName, device: deviceName, input, output, calibration: calibrationFile }: ReconstructOptions,
   open: typeof openDevice = openDevice,
 ): Promise<Outcome> {
   const named = oneOfNames('--device', deviceName, deviceNames);
+  if (calibrationFile !== undefined && anyLayer.test(schemeName)) {
+    throw new KvforgeError('wrong-use', {
+      at: '--calibration',
+      expected: 'one scheme for all layers',
+      received: JSON.stringify(schemeName),
+      hint: 'A calibration is of one scheme: name it, and give a file of the layers that have it.',
+    });
+  }
   await requirePlace(output, '--output');
   const model = await resolveModel(modelName);
   const shared = anyLayer.test(schemeName) ? undefined : await resolveScheme(schemeName, model);
@@ -68,6 +78,20 @@ export async function reconstruct(
     schemes.set(layer, scheme);
   }
 
+  const calibration =
+    calibrationFile === undefined ? undefined : await loadCalibration(calibrationFile, schemeName, model);
+  const fitOf = (layer: number) => {
+    const fit = calibration?.layers.get(layer);
+    if (calibration === undefined || fit) return fit && { fit };
+    throw new KvforgeError('invalid-input', {
+      at: `--calibration ${calibrationFile}`,
+      expected: `layer ${layer}`,
+      received: [...calibration.layers.keys()].join(', '),
+      hint: 'Calibrate with activations of all layers.',
+    });
+  };
+  for (const { layer } of layers) fitOf(layer);
+
   const tensors = new Map<string, Tensor>();
   const done: ReconstructedLayer[] = [];
   const device = await open(named, { checks: 'none' }, context);
@@ -81,7 +105,7 @@ export async function reconstruct(
       const kernels = kernelsOfAll ?? (await load(schemes.get(layer)!));
       const cache = KvCache.open(kernels, { sequences: 1, tokens, generated: 0, layer });
       try {
-        await cache.prefill(0, prompt());
+        await cache.prefill(0, { ...prompt(), ...fitOf(layer) });
         const decoded = await cache.decompress(0);
         for (const [name, tensor] of layerTensors(layer, decoded, model)) tensors.set(name, tensor);
         const fp16Bytes = halfPrecisionBytes(kernels.geometry, tokens);

@@ -7,6 +7,8 @@ import * as midRise from '../dsl/codecs/midRise.js';
 import * as nuq from '../dsl/codecs/nuq.js';
 import * as observedWeights from '../dsl/codecs/observedWeights.js';
 import * as pca from '../dsl/codecs/pca.js';
+import * as polar from '../dsl/codecs/polar.js';
+import * as tileRows from '../dsl/codecs/tileRows.js';
 import * as uniform from '../dsl/codecs/uniform.js';
 import * as unrope from '../dsl/codecs/unrope.js';
 import * as vq from '../dsl/codecs/vq.js';
@@ -24,6 +26,8 @@ const modules: readonly object[] = [
   nuq,
   observedWeights,
   pca,
+  polar,
+  tileRows,
   uniform,
   unrope,
   vq,

@@ -6,7 +6,9 @@ import {
   type ScalarGroups,
 } from '../dsl/geometry.js';
 import type { HeadGeometry } from '../dsl/headGeometry.js';
+import { latentConstants } from './plan/latentConstants.js';
 import { recordEntries, recordWords, type TableName, tablesOf } from './plan/layout.js';
+import { tiltConstants } from './plan/tiltConstants.js';
 
 /** A named number of the generated text, with what it counts. */
 export interface Constant {
@@ -25,10 +27,19 @@ export function constantName(name: string): string {
 /** What is not a count. */
 const floatNames: ReadonlySet<string> = new Set([
   'HADAMARD_SCALE',
+  'KEY_TABLE_FACTOR',
+  'LATENT_BASE',
+  'LATENT_HADAMARD_SCALE',
+  'LATENT_STEP',
+  'ROTARY_BASE',
+  'ROTARY_HADAMARD_SCALE',
+  'ROTARY_STEP',
   'RANGE_GREATEST',
   'RANGE_LEAST',
+  'RESIDUAL_SCALE',
   'SCORE_CAP',
   'SCORE_SCALE',
+  'VALUE_TABLE_FACTOR',
 ]);
 
 /**
@@ -39,7 +50,7 @@ const floatNames: ReadonlySet<string> = new Set([
  */
 function typed(name: string, value: number, comment: string): Constant {
   const type = floatNames.has(name) ? 'f32' : 'u32';
-  const isFloat = isNormalFloat(value) || (value === 0 && name.startsWith('RANGE_'));
+  const isFloat = isNormalFloat(value) || (value === 0 && /^RANGE_|_BASE$/.test(name));
   const fits = type === 'f32' ? isFloat : value === value >>> 0;
   if (!fits) throw new Error(`${name} = ${value} is no ${type === 'f32' ? 'normal float32' : 'u32'}`);
   return { name, type, value, comment };
@@ -63,7 +74,14 @@ type Untyped = Omit<Constant, 'type'>;
 /** Every number of the geometry that a template may name; the renderer prints those that it does name. */
 export function geometryConstants(g: Geometry): readonly Constant[] {
   const [channels, ...heads] = headConstants(g);
-  const [beforeHadamard, afterHadamard] = g.family === 'low-rank' ? lowRankConstants(g) : scalarConstants(g);
+  const [beforeHadamard, afterHadamard]: AroundHadamard =
+    g.family === 'latent'
+      ? [latentConstants(g), []]
+      : g.family === 'tilt'
+        ? [tiltConstants(g), []]
+        : g.family === 'low-rank'
+          ? lowRankConstants(g)
+          : scalarConstants(g);
   const constants: readonly Untyped[] = [
     channels!,
     {
@@ -132,7 +150,15 @@ function scalarConstants(g: ScalarGeometry): AroundHadamard {
     { name: `${name}_OUTLIER_CAP`, value: groups.outlierCap, comment: 'outliers of a token and KV head, at most' },
   ];
   return [
-    [{ name: 'KEY_ROW_WORDS', value: g.keyRowWords, comment: "words of one token's key fields" }, ...of('KEY', g.keys)],
+    [
+      { name: 'KEY_ROW_WORDS', value: g.keyRowWords, comment: "words of one token's key fields" },
+      ...of('KEY', g.keys),
+      {
+        name: 'RESIDUAL_SCALE',
+        value: Math.sqrt(Math.PI / 2) / g.headDim,
+        comment: 'sqrt(pi / 2) / HEAD_DIM: what signs count, times the length of what they are of',
+      },
+    ],
     [
       { name: 'VALUE_ROW_WORDS', value: g.valueRowWords, comment: "words of one token's value fields" },
       ...of('VALUE', g.values),
@@ -146,9 +172,17 @@ function tableConstants(g: Geometry): readonly Untyped[] {
   const named: Partial<Record<TableName, Omit<Untyped, 'value'>>> = {
     keyLevels: { name: 'KEY_LEVELS', comment: `${at}: values of the codes of keys, over their scales` },
     valueLevels: { name: 'VALUE_LEVELS', comment: `${at}: values of the codes of values, over their scales` },
+    projectionSigns: {
+      name: 'PROJECTION_SIGNS',
+      comment: `${at}: signs of channels before the projection of residuals`,
+    },
     fineAngles: {
       name: 'FINE_ANGLES',
       comment: `${at}: [ANGLE_TILE][PAIRS](cosine, sine) of position % ANGLE_TILE`,
+    },
+    tileAngles: {
+      name: 'TILE_ANGLES',
+      comment: `${at}: [TILE][PAIRS](cosine, sine) of the place in a tile, position % TILE - (TILE - 1) / 2`,
     },
     coarseAngles: {
       name: 'COARSE_ANGLES',
@@ -182,6 +216,7 @@ const scheduleComments: Readonly<Record<string, string>> = {
   AT_TOKENS: 'in the record, tokens that the sequence holds',
   BASIS_BYTES: 'bytes of a basis entry in shared memory: half or int8',
   BLOCK_REGISTERS: 'registers of a thread before the middle and after it',
+  CANDIDATES: 'lists of widths of a KV head that are tried',
   CHUNK_UNIT: 'a split gets a multiple of so many tokens',
   COEFFICIENT_HALVES: 'f16 numbers whose sum is a coefficient',
   CONSUMER_REGISTERS: 'registers of a thread that takes tokens',
@@ -190,7 +225,16 @@ const scheduleComments: Readonly<Record<string, string>> = {
   KEY_AFFINE: '1 where equal steps lie between the values of codes of keys',
   KEY_CENTERED: '1 where code 0 of keys does not stand for zero',
   KEY_FOLDED: '1 where the query takes the scales of keys in, a block of tokens at a time',
+  KEY_FLOAT_SHIFT: 'bits by which a byte of keys, as an 8-bit float, is widened to be an f16 number; 0 if it is none',
   KEY_TABLE_HALVES: 'f16 numbers whose sum is a level of the keys, where there is a table of them',
+  KEY_TABLE_FACTOR: 'what a table of levels of keys is times, so that f16 numbers hold them best',
+  ABREAST: "words of a lane's value codes that lie side by side",
+  MATRIX_TILE: 'rows and columns of a matrix tile',
+  LATENT_BASE: 'value of the code of a latent whose half is 0, over its scale',
+  LATENT_BITS: 'bits of a channel of a latent',
+  LATENT_FLOAT_SHIFT:
+    'bits by which the code of a latent, an 8-bit float, is widened to be a half; 0 if it is a whole number',
+  LATENT_STEP: 'what a half is times to be the value of a code of a latent',
   MAX_SWEEPS: 'rounds of Jacobi rotations, at most',
   MOVE_WORDS: 'words that describe one move',
   OBSERVED_QUERIES: 'queries that are observed, at most: the last ones given',
@@ -200,9 +244,15 @@ const scheduleComments: Readonly<Record<string, string>> = {
   POINTS_PER_BLOCK: 'points that a block assigns',
   RANGE_GREATEST: 'greatest number over its scale that is no outlier',
   RANGE_LEAST: 'least number over its scale that is no outlier',
+  RANK: 'rows and columns of a matrix whose eigenvectors are found',
   RECORD_WORDS: 'words of a sequence record',
   REGION_UNITS: 'units of 16 bytes of the memory that takes turns',
   PRODUCER_REGISTERS: 'registers of a thread that turns queries',
+  ROTARY_BASE: 'value of the code of a rotary part whose half is 0, over its scale',
+  ROTARY_BITS: 'bits of a channel of a rotary part',
+  ROTARY_FLOAT_SHIFT:
+    'bits by which the code of a rotary part, an 8-bit float, is widened to be a half; 0 if it is a whole number',
+  ROTARY_STEP: 'what a half is times to be the value of a code of a rotary part',
   SAMPLE: 'points of the k-means++ sample, at most',
   SCORE_CAP: 'largest score as a base-2 exponent: the cap * log2(e)',
   SCORE_SCALE: 'what q.k is multiplied with first',
@@ -222,6 +272,9 @@ const scheduleComments: Readonly<Record<string, string>> = {
   UNITS: 'units of 16 bits in the budget of a token',
   VALUE_AFFINE: '1 where equal steps lie between the values of codes of values',
   VALUE_CENTERED: '1 where code 0 of values does not stand for zero',
+  VALUE_FLOAT_SHIFT:
+    'bits by which a byte of values, as an 8-bit float, is widened to be an f16 number; 0 if it is none',
+  VALUE_TABLE_FACTOR: 'what a table of levels of values is times, so that f16 numbers hold them best',
   WARPGROUPS: 'groups of four warps that take tiles in turn',
   WARPS: 'warps of a block',
   WIDTH_CHOICES: 'widths that a group of components may have',

@@ -1,6 +1,6 @@
 import type { ScalarCodec } from '../dsl/codec.js';
 import { KvforgeError } from '../dsl/errors.js';
-import type { Scheme } from '../dsl/scheme.js';
+import { isLatent, type KeyChain, type Scheme, type ValueChain } from '../dsl/scheme.js';
 import type { Assets } from './assets.js';
 import { builtinExports } from './builtinExports.js';
 import type { FunctionIr } from './ir.js';
@@ -24,8 +24,10 @@ export async function functionLibrary(
 
 /** Every scalar codec of a scheme, with its place in the descriptor. */
 function codecsOf(scheme: Scheme): readonly (readonly [at: string, codec: ScalarCodec])[] {
-  const chains = { keys: scheme.keys, values: scheme.values } as const;
-  const quantizers = Object.entries(chains).flatMap(([name, chain]) =>
+  const chains = isLatent(scheme)
+    ? { latent: scheme.latent, rotary: scheme.rotary === 'exact' ? [] : scheme.rotary }
+    : { keys: scheme.keys, values: scheme.values };
+  const quantizers = Object.entries<readonly (KeyChain | ValueChain)[number][]>(chains).flatMap(([name, chain]) =>
     chain.flatMap((step, i) => (step.kind === 'quantizer' ? [[`${name}[${i}].codec`, step.codec] as const] : [])),
   );
   return [...quantizers, ['stream', scheme.stream]];

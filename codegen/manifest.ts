@@ -3,7 +3,7 @@ import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry, KeyGroup, ScalarGroups } from '../dsl/geometry.js';
 import { levelsOf } from '../dsl/levels.js';
 import type { ModelShape } from '../dsl/model.js';
-import type { KeyChain, SchemeSegments, ValueChain } from '../dsl/scheme.js';
+import type { KeyChain, LatentChain, SchemeSegments, ValueChain } from '../dsl/scheme.js';
 import type { BindingDescriptor, Extent, Target } from '../dsl/stage.js';
 import type { PartDescriptor, RecordEntry, TableDescriptor } from './plan/layout.js';
 
@@ -74,8 +74,11 @@ export interface QuantizerRecord extends Omit<Quantizer, 'codec'> {
 
 /** A scheme as data, and nothing of the machine it was written on. */
 export interface SchemeRecord extends Omit<SchemeSegments, 'stream'> {
-  readonly keys: readonly CodecRecord[];
-  readonly values: readonly CodecRecord[];
+  /** Left out for a scheme of latents, which has the two after them instead. */
+  readonly keys?: readonly CodecRecord[];
+  readonly values?: readonly CodecRecord[];
+  readonly latent?: readonly CodecRecord[];
+  readonly rotary?: readonly CodecRecord[] | 'exact';
   readonly stream: ScalarCodecRecord;
 }
 
@@ -87,21 +90,32 @@ function codecRecord({ kind, name, bits, device }: ScalarCodec, levels: readonly
 
 /** The data of a scheme for a model. */
 export function schemeRecord(g: Geometry): SchemeRecord {
-  const { name, keys, values, sinks, window, stream } = g.scheme;
-  const record = (chain: KeyChain | ValueChain, groups: ScalarGroups | undefined): readonly CodecRecord[] =>
+  const { name, sinks, window, stream } = g.scheme;
+  const record = (
+    chain: KeyChain | ValueChain | LatentChain,
+    groups: ScalarGroups | undefined,
+  ): readonly CodecRecord[] =>
     chain.map((step) =>
       step.kind === 'quantizer'
         ? { ...step, codec: codecRecord(step.codec, levelsOf(step.codec, groups!.levelChannels)) }
         : step,
     );
-  const [ofKeys, ofValues] = g.family === 'scalar' ? [g.keys, g.values] : [];
+  const codes =
+    g.family === 'latent'
+      ? {
+          latent: record(g.scheme.latent, g.latent),
+          rotary: g.scheme.rotary === 'exact' ? g.scheme.rotary : record(g.scheme.rotary, g.rotary),
+        }
+      : {
+          keys: record(g.scheme.keys, g.family === 'scalar' ? g.keys : undefined),
+          values: record(g.scheme.values, g.family === 'scalar' || g.family === 'tilt' ? g.values : undefined),
+        };
   return {
     name,
-    keys: record(keys, ofKeys),
-    values: record(values, ofValues),
+    ...codes,
     sinks,
     window,
-    stream: codecRecord(stream, levelsOf(stream, g.headDim)),
+    stream: codecRecord(stream, levelsOf(stream, g.family === 'latent' ? g.latentDim : g.headDim)),
   };
 }
 

@@ -1,4 +1,5 @@
 import type { Geometry, LowRankGeometry, ScalarGeometry, ScalarGroups } from '../dsl/geometry.js';
+import type { LatentGeometry } from '../dsl/latentGeometry.js';
 import { outlierCap, quantizerOf, type ScalarChain } from '../dsl/scheme.js';
 import type { KernelPlan, Target } from '../dsl/stage.js';
 import type { GeometryStage } from '../dsl/stages/index.js';
@@ -8,6 +9,7 @@ import { cudaVectorHelpers, printCuda } from './emit/cuda.js';
 import { printWgsl } from './emit/wgsl.js';
 import type { FunctionIr } from './ir.js';
 import { joinSections, languageName, preamble, printConstants, printSignature, wgslBindings } from './kernelText.js';
+import { tiltFlags, tiltHeader } from './plan/tiltFlags.js';
 import { specializeRoots } from './specialize.js';
 import type { TemplateSet } from './templates.js';
 
@@ -41,7 +43,17 @@ export function renderKernel(input: RenderInput): string {
   const body = templates.render(kernel.template ?? kernel.entry, {
     signature: printSignature(kernel, target),
     fn: names,
-    ...(geometry.family === 'low-rank' ? lowRankFlags(geometry, names) : scalarFlags(geometry, kernel)),
+    ...(geometry.family === 'tilt'
+      ? {
+          ...tiltFlags(geometry),
+          values: groupFlags(geometry.values),
+          ...(kernel.operand ? { ...groupFlags(geometry.values), OPERAND: 'VALUE', operand: 'values' } : {}),
+        }
+      : geometry.family === 'latent'
+        ? latentFlags(geometry)
+        : geometry.family === 'low-rank'
+          ? lowRankFlags(geometry, names)
+          : scalarFlags(geometry, kernel)),
     capped: geometry.model.scoreCap !== undefined,
     f16: target.language === 'wgsl' && target.f16,
     subgroups: target.language === 'wgsl' && target.subgroups,
@@ -77,29 +89,53 @@ function lowRankFlags(g: LowRankGeometry, names: Readonly<Record<string, string>
   };
 }
 
-/** What templates of scalar codes ask: of keys, of values, and of the one of them that the kernel is for. */
-function scalarFlags(g: ScalarGeometry, { operand }: KernelPlan): Readonly<Record<string, unknown>> {
-  const flags = ({ unrotated, turned, scaleTokens, scaleChannels, codec, trim, outlierCap }: ScalarGroups) => ({
+/** What templates of latents ask: of latents, and of rotary parts where they are coded. */
+function latentFlags({ latent, rotary }: LatentGeometry): Readonly<Record<string, unknown>> {
+  const flags = ({ turned, codec }: ScalarGroups) => ({ turned, offset: codec.device.offset !== undefined });
+  const offsets = [latent, rotary].some((groups) => groups?.codec.device.offset !== undefined);
+  return { latent: flags(latent), ...(rotary ? { rotary: flags(rotary) } : {}), offsets };
+}
+
+/** What templates ask of how the channels of keys, or of values, are coded. */
+function groupFlags({
+  unrotated,
+  turned,
+  polar,
+  projection,
+  scaleTokens,
+  scaleChannels,
+  codec,
+  trim,
+  outlierCap,
+}: ScalarGroups): Readonly<Record<string, unknown>> {
+  return {
     unrotated,
     turned,
+    radial: polar,
+    signed: projection.length > 0,
+    paired: unrotated || polar,
     wholePrompt: scaleTokens === 0,
     perToken: scaleTokens === 1,
     perChannel: scaleChannels === 1,
     offset: codec.device.offset !== undefined,
     trimmed: trim > 0,
     outliers: outlierCap > 0,
-  });
+  };
+}
+
+/** What templates of scalar codes ask: of keys, of values, and of the one of them that the kernel is for. */
+function scalarFlags(g: ScalarGeometry, { operand }: KernelPlan): Readonly<Record<string, unknown>> {
   const own =
     operand === undefined
       ? {}
       : {
-          ...flags(g[operand]),
+          ...groupFlags(g[operand]),
           OPERAND: operand === 'keys' ? 'KEY' : 'VALUE',
           operand,
           ofKeys: operand === 'keys',
           alone: g[operand === 'keys' ? 'values' : 'keys'].outlierCap === 0,
         };
-  return { scalar: true, keys: flags(g.keys), values: flags(g.values), ...own };
+  return { scalar: true, keys: groupFlags(g.keys), values: groupFlags(g.values), ...own };
 }
 
 /** Every name that the kernel's text has besides its device functions and constants, which are in capitals. */
@@ -123,9 +159,13 @@ function header({ geometry: g, target, stage, tunables, kernel }: RenderInput): 
   const lines = [
     `${kernel.entry}: ${kernel.summary}`,
     `Stage ${stage.name} of scheme ${g.scheme.name} for ${g.model.name}. ${languageName(target)}. Written by kvforge; edit the template, not this file.`,
-    ...(g.family === 'low-rank'
-      ? lowRankHeader(g)
-      : [scalarHeader('keys:  ', g.scheme.keys), scalarHeader('values:', g.scheme.values)]),
+    ...(g.family === 'tilt'
+      ? tiltHeader(g)
+      : g.family === 'latent'
+        ? latentHeader(g)
+        : g.family === 'low-rank'
+          ? lowRankHeader(g)
+          : [scalarHeader('keys:  ', g.scheme.keys), scalarHeader('values:', g.scheme.values)]),
     `stream: ${g.scheme.stream.name}(${g.streamBits} bits); sinks ${g.scheme.sinks}, window ${g.scheme.window}`,
     ...(chosen.length > 0 ? [`tunables: ${chosen.join(', ')}`] : []),
   ];
@@ -142,6 +182,13 @@ function lowRankHeader(g: LowRankGeometry): readonly string[] {
   return [
     `keys:   ${g.scheme.keys[0].name}, ${pca.name}(rank ${g.rank}, ${widths}, group ${pca.group}, i8 basis${g.weighted ? ', weighted by queries' : ''})`,
     `values: ${g.scheme.values.map((codec) => codec.name).join(', ')}(${quantizer.channels} channels, ${quantizer.entries} entries${quantizer.unbiased ? ', unbiased' : ''})`,
+  ];
+}
+
+function latentHeader({ scheme: { latent, rotary } }: LatentGeometry): readonly string[] {
+  return [
+    scalarHeader('latent:', latent),
+    rotary === 'exact' ? 'rotary: f16, as it comes' : scalarHeader('rotary:', rotary),
   ];
 }
 

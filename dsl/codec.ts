@@ -9,6 +9,19 @@ export interface RotaryCodec {
   readonly name: string;
 }
 
+/** The signs of a random projection of what the codes of a key leave, and its length. */
+export interface QjlCodec {
+  readonly kind: 'qjl';
+  readonly name: string;
+  readonly seed: number;
+}
+
+/** Radius and angle of each pair of channels that RoPE turns together, in their place. */
+export interface PolarCodec {
+  readonly kind: 'polar';
+  readonly name: string;
+}
+
 /**
  * Widths that each prompt's own variances decide: whole groups of components get the 0 to 8 bits of least expected error under
  * a budget, and codes are mid-rise.
@@ -16,6 +29,33 @@ export interface RotaryCodec {
 export interface AllocatedBits {
   /** Bits of one token's codes, a multiple of 32; `'auto'` is 4 for every component, as Shard's. */
   readonly budget: number | 'auto';
+}
+
+/** Rotates keys that have no rotary embedding to their places within a tile of tokens, so that attention rotates queries. */
+export interface TileRotation {
+  readonly kind: 'tile-rotation';
+  readonly name: string;
+  /** Tokens of a tile; tiles are aligned to positions. */
+  readonly tile: 16 | 32 | 64 | 128;
+}
+
+/**
+ * Transform coding of each KV head, weighted pair by pair by the prompt's queries: the eigenvectors of its keys' second moments, widths that the variances decide, and
+ * mid-rise codes.
+ */
+export interface TransformCode {
+  readonly kind: 'transform-code';
+  readonly name: string;
+  /** Mean bits of a channel; widths differ from head to head and from component to component. */
+  readonly bits: number;
+  /** Positions that share a step a component; 0 for the whole prompt. */
+  readonly rangeBlock: number;
+}
+
+/** A gain a (head, channel) that takes back what the code of the values shrinks, applied to the output once. */
+export interface GainCodec {
+  readonly kind: 'gain';
+  readonly name: string;
 }
 
 /** A linear code over all KV heads of a layer: a basis, and coefficients with a scale a component. */

@@ -1,18 +1,27 @@
-import type { FieldBits, LowRankCodec, ScalarCodec } from './codec.js';
+import type { FieldBits, LowRankCodec, QjlCodec, ScalarCodec } from './codec.js';
 import { nearestLevel } from './codecs/lloydMax.js';
+import { projectionSigns } from './codecs/qjl.js';
 import { KvforgeError } from './errors.js';
+import { type LatentGeometry, latentSizes } from './latentGeometry.js';
 import type { ModelShape } from './model.js';
 import {
   isAllocated,
+  isLatent,
   isScalar,
+  isTilt,
+  type LatentChain,
+  type LatentScheme,
   type LowRankScheme,
   outlierCap,
   quantizerOf,
   type ScalarChain,
   type ScalarScheme,
   type Scheme,
+  type TiltScheme,
+  type TiltValues,
   trimUnits,
 } from './scheme.js';
+import { type TiltGeometry, tiltSizes } from './tiltGeometry.js';
 
 /** Components of the key code that share a width, and where their fields lie in a token's row. */
 export interface KeyGroup {
@@ -81,6 +90,8 @@ export interface ScalarGroups {
   readonly unrotated: boolean;
   /** Vectors are coded after the Hadamard transform. */
   readonly turned: boolean;
+  /** Keys are coded as the radius and the angle over pi of each pair, in the places of its channels. */
+  readonly polar: boolean;
   /** Tokens that share a scale; 0 for all of the prompt. */
   readonly scaleTokens: number;
   /** Channels of a head that share a scale. */
@@ -93,6 +104,8 @@ export interface ScalarGroups {
   readonly trim: number;
   /** Numbers kept beside the codes of a token and KV head, at most; 0 for none. */
   readonly outlierCap: number;
+  /** 1 or -1 by channel, which a residual is multiplied with before its projection; none where no signs of it are kept. */
+  readonly projection: readonly number[];
   /** From where to where a number over its scale is no outlier. */
   readonly range: readonly [number, number];
 }
@@ -106,10 +119,16 @@ export interface ScalarGeometry extends CacheGeometry {
 }
 
 /** Every size that a scheme and a model fix together. */
-export type Geometry = LowRankGeometry | ScalarGeometry;
+export type Geometry = LowRankGeometry | ScalarGeometry | LatentGeometry | TiltGeometry;
 
 /** The sizes that a scheme has, by its family. */
-export type GeometryOf<Given extends Scheme> = Given extends LowRankScheme ? LowRankGeometry : ScalarGeometry;
+export type GeometryOf<Given extends Scheme> = Given extends LatentScheme
+  ? LatentGeometry
+  : Given extends TiltScheme
+    ? TiltGeometry
+    : Given extends LowRankScheme
+      ? LowRankGeometry
+      : ScalarGeometry;
 
 /**
  * Specialises a scheme to a model.
@@ -122,9 +141,16 @@ export function geometryOf<Given extends Scheme>(scheme: Given, model: ModelShap
   const refuse = (at: string, expected: string, received: string | number, hint: string): never => {
     throw new KvforgeError('invalid-scheme', { at, expected, received: String(received), hint });
   };
-  checkHeads(model, refuse);
-  const own = isScalar(scheme) ? scalarSizes(scheme, model, refuse) : lowRankSizes(scheme, model, refuse);
-  checkLevels(scheme.stream, 'stream', model.headDim, refuse);
+  if (!isLatent(scheme)) checkHeads(model, refuse);
+  const own = isLatent(scheme)
+    ? latentSizes(scheme, model, latentGroups(model, refuse), refuse)
+    : isTilt(scheme)
+      ? tiltSizes(scheme, model, scalarGroups(scheme.values, 'values', model, refuse), refuse)
+      : isScalar(scheme)
+        ? scalarSizes(scheme, model, refuse)
+        : lowRankSizes(scheme, model, refuse);
+  const streamed = isLatent(scheme) ? Object.values(model.latent!) : [model.headDim];
+  for (const channels of streamed) checkLevels(scheme.stream, 'stream', channels, refuse);
   checkScores(model, refuse);
   const { headDim, kvHeads, heads, groupSize, width } = model;
   return {
@@ -140,7 +166,7 @@ export function geometryOf<Given extends Scheme>(scheme: Given, model: ModelShap
     streamBits: scheme.stream.bits,
     streamWords: Math.ceil((headDim * scheme.stream.bits) / 32),
     normWords: Math.ceil(kvHeads / 2),
-    angleTile: 64,
+    angleTile: isTilt(scheme) ? scheme.keys[1].tile : 64,
     ...own,
   } as GeometryOf<Given>;
 }
@@ -210,7 +236,13 @@ function scalarSizes(scheme: ScalarScheme, model: ModelShape, refuse: Refuse): O
   };
 }
 
-function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse: Refuse): ScalarGroups {
+/** Latents and rotary parts are coded as the one KV head of a model with so many channels would be. */
+function latentGroups(model: ModelShape, refuse: Refuse) {
+  return (chain: LatentChain, at: 'latent' | 'rotary', headDim: number) =>
+    scalarGroups(chain, at, { ...model, headDim, kvHeads: 1 }, refuse);
+}
+
+function scalarGroups(chain: ScalarChain | TiltValues, at: string, model: ModelShape, refuse: Refuse): ScalarGroups {
   const { headDim, kvHeads } = model;
   const quantizer = quantizerOf(chain);
   const { codec, block } = quantizer;
@@ -229,14 +261,26 @@ function scalarGroups(chain: ScalarChain, at: string, model: ModelShape, refuse:
     headWords: Math.ceil((headDim * codec.bits) / 32),
     unrotated: chain.some(({ kind }) => kind === 'rotary'),
     turned: chain.some(({ kind }) => kind === 'transform'),
+    polar: chain.some(({ kind }) => kind === 'polar'),
     scaleTokens: block.tokens === 'prompt' ? 0 : block.tokens,
     scaleChannels,
     levelChannels,
     scaleRowWords: Math.ceil((kvHeads * (headDim / scaleChannels)) / 2),
     trim: Math.round((quantizer.trim ?? 0) * trimUnits),
     outlierCap: outlierCap(chain),
+    projection: projectionOf(chain, at, headDim, refuse),
     range: codec.range ?? levelRange,
   };
+}
+
+function projectionOf(chain: ScalarChain | TiltValues, at: string, headDim: number, refuse: Refuse): readonly number[] {
+  const step = chain.findIndex(({ kind }) => kind === 'qjl');
+  if (step < 0) return [];
+  if (headDim < 32 || (headDim & (headDim - 1)) !== 0) {
+    const hint = 'One transform projects a whole head; take the keys of turboquant4.';
+    refuse(`${at}[${step}]`, 'a head dimension that is a power of two from 32 on', headDim, hint);
+  }
+  return projectionSigns((chain[step] as QjlCodec).seed, headDim);
 }
 
 /**
@@ -254,7 +298,16 @@ export function isNormalFloat(value: number): boolean {
  * Sizes that there are schedules for. A model may be put together by hand: kernels that trust counts which contradict one
  * another would read past a row, or miss heads.
  */
-export function checkHeads({ heads, kvHeads, groupSize, headDim, width }: ModelShape, refuse: Refuse): void {
+export function checkHeads({ heads, kvHeads, groupSize, headDim, width, latent }: ModelShape, refuse: Refuse): void {
+  if (latent) {
+    const received = `a latent of ${latent.latentDim} channels for all heads`;
+    refuse(
+      'model.latent',
+      'keys and values for each KV head',
+      received,
+      'Take a scheme of latents, such as latent-int8.',
+    );
+  }
   const isCount = (value: number) => Number.isSafeInteger(value) && value > 0;
   if (!isCount(headDim) || headDim % 16 !== 0 || headDim > 256) {
     refuse('model.headDim', 'a multiple of 16, at most 256', headDim, 'Other head sizes have no schedule yet.');

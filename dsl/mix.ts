@@ -1,8 +1,21 @@
 import { KvforgeError } from './errors.js';
-import { defineScheme, isScalar, type LowRankScheme, type ScalarScheme, type Scheme } from './scheme.js';
+import {
+  defineScheme,
+  isLatent,
+  isScalar,
+  isTilt,
+  type LowRankScheme,
+  type ScalarScheme,
+  type Scheme,
+  type TiltScheme,
+} from './scheme.js';
 
 /** Every scheme of the family that `Keys` is of. */
-export type FamilyOf<Keys extends Scheme> = Keys extends ScalarScheme ? ScalarScheme : LowRankScheme;
+export type FamilyOf<Keys extends Scheme> = Keys extends ScalarScheme
+  ? ScalarScheme
+  : Keys extends TiltScheme
+    ? TiltScheme
+    : LowRankScheme;
 
 /** What a mix is made of: the keys of one scheme and the values of another. */
 export interface MixParts<Keys extends Scheme> {
@@ -28,10 +41,10 @@ export interface LayerChoice {
  * - Generated tokens have one codec for keys and values: that of the schemes' streams with more bits, of `keys` where both
  *   have as many. Its bytes count for both.
  *
- * Low-rank schemes mix only with themselves: a cache has the stages of one family, and those of low-rank codes are
- * planned for keys and values together.
+ * A cache has the stages of one family, so that schemes mix within theirs. Low-rank ones mix only with themselves, as their
+ * stages are planned for keys and values together, and so do those of latents, which are both at once.
  *
- * @throws KvforgeError `invalid-scheme` for a low-rank scheme with another, and for what `defineScheme` refuses
+ * @throws KvforgeError `invalid-scheme` for schemes that do not mix, and for what `defineScheme` refuses
  * @example
  * mix({ name: 'int8-int4', keys: int8, values: int4Hadamard }).stream.bits; // 8
  */
@@ -42,25 +55,36 @@ export function mix<Keys extends Scheme>({ name, keys, values }: MixParts<Keys>)
 /** Types do not reach everyone: families are told apart here too. */
 function mixed(name: string, keys: Scheme, values: Scheme): Scheme {
   for (const part of [keys, values]) defineScheme(part);
+  if (isTilt(keys) !== isTilt(values)) {
+    const [at, tilt, other] = isTilt(keys) ? (['values', keys, values] as const) : (['keys', values, keys] as const);
+    const expected = 'a scheme with tile-rotated keys, as these mix only with one another';
+    const hint = `Take both from schemes such as ${tilt.name}.`;
+    throw new KvforgeError('invalid-scheme', { at: `mix.${at}`, expected, received: other.name, hint });
+  }
+  if (isTilt(keys) && isTilt(values)) {
+    return defineScheme({ name, keys: keys.keys, values: values.values, ...segmentsOf(keys, values) });
+  }
   if (!isScalar(keys)) {
     if (keys !== values) throw unmixable('values', keys, values);
     return defineScheme({ ...keys, name });
   }
   if (!isScalar(values)) throw unmixable('keys', values, keys);
-  return defineScheme({
-    name,
-    keys: keys.keys,
-    values: values.values,
+  return defineScheme({ name, keys: keys.keys, values: values.values, ...segmentsOf(keys, values) });
+}
+
+/** Ends and stream of a mix. */
+function segmentsOf(keys: Scheme, values: Scheme): Pick<Scheme, 'sinks' | 'window' | 'stream'> {
+  return {
     sinks: Math.max(keys.sinks, values.sinks),
     window: Math.max(keys.window, values.window),
     stream: values.stream.bits > keys.stream.bits ? values.stream : keys.stream,
-  });
+  };
 }
 
-function unmixable(at: 'keys' | 'values', lowRank: Scheme, other: Scheme): KvforgeError {
+function unmixable(at: 'keys' | 'values', alone: Scheme, other: Scheme): KvforgeError {
   return new KvforgeError('invalid-scheme', {
     at: `mix.${at}`,
-    expected: `${lowRank.name} itself, as low-rank schemes mix only with themselves`,
+    expected: `${alone.name} itself, as ${isLatent(alone) ? 'schemes of latents' : 'low-rank schemes'} mix only with themselves`,
     received: other.name,
     hint: 'Take both from schemes that code every channel by itself.',
   });

@@ -2,6 +2,7 @@ import { KvforgeError } from './errors.js';
 import { type Architecture, architectures } from './models/architectures.js';
 import { type Config, parseConfig } from './models/config.js';
 import { invalid } from './models/invalid.js';
+import { latentOf, latentScoreScale } from './models/latent.js';
 import { rotatingLayers, slidingLayers } from './models/layerTypes.js';
 import { type PresetName, presetConfigs } from './models/presets.js';
 import { type RopeShapes, ropesOf, withoutRope } from './models/ropeConfig.js';
@@ -25,6 +26,14 @@ export interface LayerShape {
   readonly rope: RopeShape;
   /** Tokens a query sees, itself included; all of them if absent. */
   readonly slidingWindow?: number;
+}
+
+/** Multi-head latent attention (DeepSeek-V2, 2024): what a token has in the cache, once for all heads. */
+export interface LatentShape {
+  /** Channels of the latent, which a query meets through projections that are absorbed in it: `kv_lora_rank`. */
+  readonly latentDim: number;
+  /** Channels of the rotary part of keys: `qk_rope_head_dim`. */
+  readonly rotaryDim: number;
 }
 
 /** Everything about a model that the layout of its KV cache and its attention depend on. */
@@ -58,6 +67,8 @@ export interface ModelShape {
   readonly kinds: readonly LayerShape[];
   /** For each layer, its index in kinds. */
   readonly layerKinds: readonly number[];
+  /** Where tokens are latents: then there is one KV head, and `headDim` are the channels of a latent and its rotary part. */
+  readonly latent?: LatentShape;
 }
 
 /**
@@ -78,10 +89,12 @@ export function modelFrom(config: unknown, name?: string): ModelShape {
   }
   const architecture: Architecture = architectures[fields.model_type];
   const heads = fields.num_attention_heads;
-  const kvHeads = kvHeadsOf(fields, architecture);
-  const headDim = headDimOf(fields, architecture);
+  const latent = latentOf(fields, architecture);
+  const ownHeads = kvHeadsOf(fields, architecture);
+  const kvHeads = latent ? 1 : ownHeads;
+  const headDim = latent ? latent.latentDim + latent.rotaryDim : headDimOf(fields, architecture);
   const scoreCap = scoreCapOf(fields, architecture);
-  const ropes = ropesOf(fields, architecture, headDim);
+  const ropes = ropesOf(fields, architecture, latent?.rotaryDim ?? headDim);
   const maxPositions = maxPositionsOf(fields, ropes.full);
   const { kinds, layerKinds } = kindsOf(fields, architecture, ropes, maxPositions);
   return {
@@ -94,10 +107,11 @@ export function modelFrom(config: unknown, name?: string): ModelShape {
     width: kvHeads * headDim,
     maxPositions,
     rope: fullAttentionRope(kinds),
-    scoreScale: scoreScaleOf(fields, architecture, headDim),
+    scoreScale: latent ? latentScoreScale(fields, latent, ropes.full) : scoreScaleOf(fields, architecture, headDim),
     ...(scoreCap === undefined ? {} : { scoreCap }),
     kinds,
     layerKinds,
+    ...(latent ? { latent } : {}),
   };
 }
 

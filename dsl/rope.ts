@@ -75,3 +75,21 @@ function requireCount(at: string, value: number, least: number): void {
     hint: 'Positions count tokens of one sequence.',
   });
 }
+
+/**
+ * The angles of places in a tile of positions, from -(tile - 1)/2 to (tile - 1)/2.
+ *
+ * @param pairs of a head; those without a frequency stay as they are
+ * @returns [tile][pairs](cosine, sine)
+ * @example
+ * tileAngles([Math.PI], 2, 2); // [0, -1, 1, 0, 0, 1, 1, 0], to rounding
+ */
+export function tileAngles(frequencies: readonly number[], pairs: number, tile: number): Float32Array {
+  const table = new Float32Array(tile * pairs * 2);
+  for (let index = 0; index < tile * pairs; index++) {
+    const angle = (frequencies[index % pairs] ?? 0) * (Math.floor(index / pairs) - (tile - 1) / 2);
+    table[index * 2] = Math.cos(angle);
+    table[index * 2 + 1] = Math.sin(angle);
+  }
+  return table;
+}

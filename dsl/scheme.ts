@@ -1,12 +1,17 @@
 import type {
   AllocatedBits,
   FieldBits,
+  GainCodec,
   LowRankCodec,
   NormalizeCodec,
   OutlierCodec,
+  PolarCodec,
+  QjlCodec,
   Quantizer,
   RotaryCodec,
   ScalarCodec,
+  TileRotation,
+  TransformCode,
   TransformCodec,
   VectorQuantizer,
 } from './codec.js';
@@ -21,13 +26,21 @@ export type VectorValues = readonly [TransformCodec, NormalizeCodec, VectorQuant
 type Coded = readonly [Quantizer] | readonly [Quantizer, OutlierCodec];
 /** Every channel coded by itself: as it is, or after the Hadamard transform. */
 export type ScalarValues = Coded | readonly [TransformCodec, ...Coded];
-/** Keys are as values are, or coded before RoPE. */
-export type ScalarChain = ScalarValues | readonly [RotaryCodec, ...Coded];
+/** Keys are as values are, coded before RoPE, or as radii and angles; after the transform the signs of what is left may follow. */
+export type ScalarChain =
+  | ScalarValues
+  | readonly [RotaryCodec | PolarCodec, ...Coded]
+  | readonly [TransformCodec, Quantizer, QjlCodec];
+
+/** Keys rotated within tiles of tokens, and transform coded a KV head at a time. */
+export type TiltKeys = readonly [RotaryCodec, TileRotation, TransformCode];
+/** Values coded channel by channel after the Hadamard transform, and perhaps made unbiased. */
+export type TiltValues = readonly [TransformCodec, Quantizer] | readonly [TransformCodec, Quantizer, GainCodec];
 
 /** How keys are coded, first step first. */
-export type KeyChain = LowRankKeys | ScalarChain;
+export type KeyChain = LowRankKeys | ScalarChain | TiltKeys;
 /** How values are coded, first step first. */
-export type ValueChain = VectorValues | ScalarValues;
+export type ValueChain = VectorValues | ScalarValues | TiltValues;
 
 /** What every scheme has, whatever its codes. */
 export interface SchemeSegments {
@@ -44,22 +57,65 @@ export interface SchemeSegments {
 export interface LowRankScheme extends SchemeSegments {
   readonly keys: LowRankKeys;
   readonly values: VectorValues;
+  readonly latent?: never;
 }
 
 export interface ScalarScheme extends SchemeSegments {
   readonly keys: ScalarChain;
   readonly values: ScalarValues;
+  readonly latent?: never;
+}
+
+/** Tile-rotated transform coding of keys, with values coded channel by channel. */
+export interface TiltScheme extends SchemeSegments {
+  readonly keys: TiltKeys;
+  readonly values: TiltValues;
+  readonly latent?: never;
+}
+
+/** Latents, token by token: as they are, or after the Hadamard transform. */
+export type LatentChain = readonly [Quantizer] | readonly [TransformCodec, Quantizer];
+/** The rotary part of a token beside its latent: with codes of its own, or in f16. */
+export type RotaryChain = readonly [Quantizer] | 'exact';
+
+/**
+ * Multi-head latent attention (DeepSeek-V2, 2024): a token is one latent, which serves as key and as value of every head,
+ * and a rotary part that all heads share.
+ */
+export interface LatentScheme extends SchemeSegments {
+  readonly latent: LatentChain;
+  readonly rotary: RotaryChain;
 }
 
 /**
  * A compression scheme: what a user writes and all that kvforge knows of it. Along the sequence it lays out
  * `sinks` exact tokens, the compressed middle, the stream of generated tokens, and a `window` of exact tokens.
  */
-export type Scheme = LowRankScheme | ScalarScheme;
+export type Scheme = LowRankScheme | ScalarScheme | LatentScheme | TiltScheme;
 
 /** Whether a scheme codes every channel by itself. It need not have been checked: what is no list of codecs does not. */
 export function isScalar(scheme: Scheme): scheme is ScalarScheme {
-  return kindsOf(scheme.keys)?.includes('quantizer') ?? false;
+  return kindsOf((scheme as Partial<ScalarScheme>).keys)?.includes('quantizer') ?? false;
+}
+
+/** Whether keys are such steps as stand beside a quantizer, without one: what they lack is that, and no low-rank code. */
+function lackQuantizer(keys: unknown): boolean {
+  const kinds = kindsOf(keys) ?? [];
+  const beside: readonly unknown[] = ['transform', 'polar', 'qjl', 'outliers'];
+  return (
+    kinds.some((kind) => beside.includes(kind)) && kinds.every((kind) => kind === 'rotary' || beside.includes(kind))
+  );
+}
+
+/** Whether a scheme codes keys by a transform within tiles. It need not have been checked. */
+export function isTilt(scheme: Scheme): scheme is TiltScheme {
+  return kindsOf((scheme as Partial<TiltScheme>).keys)?.includes('transform-code') ?? false;
+}
+
+/** Whether a scheme codes latents. It need not have been checked. */
+export function isLatent(scheme: Scheme): scheme is LatentScheme {
+  // Names that it lacks are not read: a user's proxy may refuse them.
+  return typeof scheme === 'object' && scheme !== null && 'latent' in scheme && scheme.latent !== undefined;
 }
 
 /** The kinds of a list of codecs, null for what has none; undefined for what is no list. */
@@ -69,17 +125,22 @@ function kindsOf(chain: unknown): readonly unknown[] | undefined {
 }
 
 /** The step of a chain of scalar codes that has the codec. */
-export function quantizerOf(chain: ScalarChain): Quantizer {
+export function quantizerOf(chain: ScalarChain | LatentChain | TiltValues): Quantizer {
   return chain.find((step) => step.kind === 'quantizer')!;
 }
 
 /** Numbers that a chain keeps beside the codes of a token and KV head, at most. */
-export function outlierCap(chain: ScalarChain): number {
+export function outlierCap(chain: ScalarChain | TiltValues): number {
   return chain.find((step) => step.kind === 'outliers')?.cap ?? 0;
 }
 
 /** Of the share that a range leaves out: in ten thousandths kernels count without rounding. */
 export const trimUnits = 10000;
+
+/** A latent is key and value at once: a scheme of latents has neither beside them. */
+type Alone<Declared> = Declared extends { readonly latent: LatentChain }
+  ? { readonly keys?: never; readonly values?: never }
+  : unknown;
 
 /**
  * Declares a scheme and checks what can be checked without a model.
@@ -88,7 +149,7 @@ export const trimUnits = 10000;
  * @example
  * export const shardSmall = defineScheme({ ...shard, name: 'shard-small', keys: [unrope(), pca({ rank: 64, bits: 4, group: 64 })] });
  */
-export function defineScheme<Declared extends Scheme>(scheme: Declared): Declared {
+export function defineScheme<Declared extends Scheme>(scheme: Declared & Alone<Declared>): Declared {
   const refuse = (at: string, expected: string, received: unknown, hint: string): never => {
     throw new KvforgeError('invalid-scheme', { at, expected, received: shown(received), hint });
   };
@@ -104,9 +165,13 @@ export function defineScheme<Declared extends Scheme>(scheme: Declared): Declare
       'The name becomes part of file names.',
     );
   }
-  if (isScalar(scheme)) {
-    checkScalarChain(scheme.keys, 'keys', ['rotary', 'transform'], refuse);
+  if (isLatent(scheme)) {
+    checkLatent(scheme, refuse);
+  } else if (isScalar(scheme) || lackQuantizer(scheme.keys)) {
+    checkScalarChain(scheme.keys, 'keys', ['rotary', 'transform', 'polar'], refuse);
     checkScalarChain(scheme.values, 'values', ['transform'], refuse);
+  } else if (isTilt(scheme)) {
+    checkTiltChains(scheme, refuse);
   } else {
     checkKinds(scheme.keys, 'keys', ['rotary', 'low-rank'], 'unrope(), pca({...})', refuse);
     const kinds = ['transform', 'normalize', 'vector-quantizer'];
@@ -115,15 +180,25 @@ export function defineScheme<Declared extends Scheme>(scheme: Declared): Declare
   if (!isCount(scheme.sinks, 0, 64)) refuse('sinks', 'a whole number from 0 to 64', scheme.sinks, 'Shard keeps 4.');
   if (!isCount(scheme.window, 1, 1024))
     refuse('window', 'a whole number from 1 to 1024', scheme.window, 'Shard keeps 64.');
-  for (const [i, codec] of scheme.keys.entries()) checkName(codec, `keys[${i}]`, refuse);
-  for (const [i, codec] of scheme.values.entries()) checkName(codec, `values[${i}]`, refuse);
+  if (isLatent(scheme)) {
+    for (const [i, codec] of scheme.latent.entries()) checkName(codec, `latent[${i}]`, refuse);
+    if (scheme.rotary !== 'exact') checkName(scheme.rotary[0], 'rotary[0]', refuse);
+  } else {
+    for (const [i, codec] of scheme.keys.entries()) checkName(codec, `keys[${i}]`, refuse);
+    for (const [i, codec] of scheme.values.entries()) checkName(codec, `values[${i}]`, refuse);
+  }
   checkKinds([scheme.stream], 'stream', ['scalar'], 'lloydMax({ bits: 8 })', refuse);
 
   checkName(scheme.stream, 'stream', refuse);
 
-  if (isScalar(scheme)) {
+  if (isLatent(scheme)) {
+    checkTokenQuantizer(scheme.latent, 'latent', refuse);
+    if (scheme.rotary !== 'exact') checkTokenQuantizer(scheme.rotary, 'rotary', refuse);
+  } else if (isScalar(scheme)) {
     checkQuantizer(scheme.keys, 'keys', refuse);
     checkQuantizer(scheme.values, 'values', refuse);
+  } else if (isTilt(scheme)) {
+    checkTilt(scheme, refuse);
   } else {
     checkLowRank(scheme, refuse);
   }
@@ -133,6 +208,31 @@ export function defineScheme<Declared extends Scheme>(scheme: Declared): Declare
     refuse('stream.device.offset', 'nothing, as the stream stores a scale alone', 'a function', hint);
   }
   return scheme;
+}
+
+function checkTiltChains({ keys, values }: TiltScheme, refuse: Refuse): void {
+  const keyKinds = ['rotary', 'tile-rotation', 'transform-code'];
+  checkKinds(keys, 'keys', keyKinds, 'unrope(), tileRotation({ tile: 64 }), transformCode({ bits: 1.5 })', refuse);
+  const valueKinds = ['transform', 'quantizer', ...(kindsOf(values)?.at(-1) === 'gain' ? ['gain'] : [])];
+  checkKinds(values, 'values', valueKinds, 'hadamard(), perToken(uniformNormal({ bits: 2 })), gain()', refuse);
+}
+
+function checkTilt({ keys, values }: TiltScheme, refuse: Refuse): void {
+  const [, { tile }, { bits, rangeBlock }] = keys;
+  if (![16, 32, 64, 128].includes(tile)) {
+    refuse('keys[1].tile', '16, 32, 64 or 128', tile, 'With 64 attention turns a query once for 64 tokens.');
+  }
+  if (!(Number.isInteger(bits * 4) && bits >= 0.25 && bits <= 6)) {
+    refuse('keys[2].bits', 'a multiple of 1/4 from 1/4 to 6', bits, 'Give the mean over the channels: 1.5.');
+  }
+  if (rangeBlock !== 0 && !([128, 256, 512, 1024, 2048].includes(rangeBlock) && rangeBlock % tile === 0)) {
+    refuse('keys[2].rangeBlock', '0, 128, 256, 512, 1024 or 2048', rangeBlock, 'Leave it out for 512.');
+  }
+  checkQuantizer(values, 'values', refuse);
+  const [, { block }] = values;
+  if (block.tokens !== 1) {
+    refuse('values[1].block.tokens', '1', block.tokens, 'Write perToken(...).');
+  }
 }
 
 function checkLowRank(scheme: LowRankScheme, refuse: Refuse): void {
@@ -174,23 +274,56 @@ function checkLowRank(scheme: LowRankScheme, refuse: Refuse): void {
   checkRounds(quantizer.iterations, quantizer.seed, 'values[2]', refuse);
 }
 
+function checkLatent(scheme: LatentScheme, refuse: Refuse): void {
+  for (const name of ['keys', 'values'] as const) {
+    const given = (scheme as { readonly [part in typeof name]?: unknown })[name];
+    if (given === undefined) continue;
+    refuse(name, 'nothing beside latent', kindsOf(given) ?? given, 'A latent is key and value at once.');
+  }
+  checkScalarChain(scheme.latent, 'latent', ['transform'], refuse);
+  if (scheme.rotary === 'exact') return;
+  const kinds = kindsOf(scheme.rotary);
+  if (kinds?.length === 1 && kinds[0] === 'quantizer') return;
+  refuse('rotary', "a quantizer alone, or 'exact'", kinds ?? scheme.rotary, 'Write [perToken(...)].');
+}
+
+/** A token is coded by itself, in one pass: nothing is shared over tokens, left out of a range, or kept beside the codes. */
+function checkTokenQuantizer(chain: LatentChain, at: 'latent' | 'rotary', refuse: Refuse): void {
+  const last = chain[chain.length - 1]! as { readonly kind: string };
+  if (last.kind === 'outliers')
+    refuse(at, 'no outliers', kindsOf(chain), 'Leave them out: latents have none beside them.');
+  checkQuantizer(chain, at, refuse);
+  const { block, trim } = quantizerOf(chain);
+  const place = `${at}[${chain.length - 1}]`;
+  if (block.tokens !== 1) refuse(`${place}.block.tokens`, '1', block.tokens, 'Write perToken(...).');
+  if (trim !== undefined) refuse(`${place}.trim`, 'nothing', trim, 'Write perToken(...) without trim.');
+}
+
 /** Whether a scale can be shared by so many tokens, or channels. */
 const isBlockSide = (side: unknown) => [1, 16, 32, 64, 128].includes(side as number);
 
-function checkScalarChain(chain: unknown, at: string, before: readonly string[], refuse: Refuse): void {
+type ScalarPart = 'keys' | 'values' | 'latent';
+
+function checkScalarChain(chain: unknown, at: ScalarPart, before: readonly string[], refuse: Refuse): void {
   const met = kindsOf(chain);
   const kinds = met ?? [];
-  const example = at === 'keys' ? 'unrope() or hadamard()' : 'hadamard()';
+  const example = at === 'keys' ? 'unrope(), polar() or hadamard()' : 'hadamard()';
   const [first] = kinds;
-  const coded = kinds.at(-1) === 'outliers' ? kinds.slice(0, -1) : kinds;
+  const isSigned = at === 'keys' && first === 'transform' && kinds.length === 3 && kinds[2] === 'qjl';
+  const coded = kinds.at(-1) === 'outliers' || isSigned ? kinds.slice(0, -1) : kinds;
   const fits = coded.at(-1) === 'quantizer' && coded.length <= 2;
   if (!fits || (coded.length === 2 && !before.includes(first as string))) {
     const expected = `a quantizer, after ${example} or alone`;
-    refuse(at, expected, met ?? chain, 'Write perToken(...).');
+    const after = {
+      keys: '; outliers({...}) may follow it, or qjl() where hadamard() comes first',
+      values: '; outliers({...}) may follow it',
+      latent: '',
+    };
+    refuse(at, expected, met ?? chain, `Write perToken(...)${after[at]}.`);
   }
 }
 
-function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
+function checkQuantizer(chain: ScalarChain | LatentChain | TiltValues, at: string, refuse: Refuse): void {
   const quantizer = quantizerOf(chain);
   const place = `${at}[${chain.indexOf(quantizer as never)}]`;
   const { codec, block, trim } = quantizer;
@@ -210,6 +343,10 @@ function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
       'Write perToken(...) or perChannel(...).',
     );
   }
+  if (chain.some(({ kind }) => kind === 'polar') && block.channels !== 1) {
+    const hint = 'Write perChannel(...): radii and angles have no scale in common.';
+    refuse(`${place}.block.channels`, '1 after polar()', block.channels, hint);
+  }
   if (block.tokens === 'prompt' && codec.device.scale === vectorNorm) {
     const expected = 'a codec whose scale does not grow with the number of tokens';
     const hint = 'Take symmetric, asymmetric or table, or let fewer tokens share a scale.';
@@ -220,6 +357,10 @@ function checkQuantizer(chain: ScalarChain, at: string, refuse: Refuse): void {
     refuse(`${place}.trim`, 'a multiple of 0.0001 from 0.0001 to 0.2', trim, 'KVQuant leaves out 0.005 at each end.');
   }
   const last = chain[chain.length - 1]!;
+  if (last.kind === 'qjl' && !(Number.isInteger(last.seed) && last.seed >= 0 && last.seed <= 0xffffffff)) {
+    const hint = 'Leave it out for 1.';
+    refuse(`${at}[${chain.length - 1}].seed`, 'a whole number from 0 to 4294967295', last.seed, hint);
+  }
   if (last.kind !== 'outliers') return;
   const isCap = Number.isInteger(last.cap) && last.cap >= 1 && last.cap <= 8;
   if (!isCap) refuse(`${at}[${chain.length - 1}].cap`, 'a whole number from 1 to 8', last.cap, 'KVQuant keeps 1 %.');

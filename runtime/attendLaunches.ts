@@ -1,6 +1,6 @@
 import { KvforgeError } from '../dsl/errors.js';
 import type { Geometry } from '../dsl/geometry.js';
-import { partialWords } from '../dsl/stages/attendPlan.js';
+import { attendShape } from './attendShape.js';
 import type { BufferRange, Device, DeviceBuffer, Launch } from './device.js';
 import type { LoadedKernels } from './kernels.js';
 import { tunedSplits } from './tune/nearest.js';
@@ -21,7 +21,7 @@ export interface AttendInput {
 export interface AttendRun {
   /** Launches that a device is to run together, then the next ones: a time-out is for as much as one work list holds. */
   readonly runs: readonly (readonly Launch[])[];
-  /** f32 [sequences][queries][heads][head dim] */
+  /** f32 [sequences][queries][heads][head dim]; of latents [latent] */
   readonly output: DeviceBuffer;
 }
 
@@ -52,17 +52,18 @@ export function attendLaunches(
     if (data) device.write(buffer, data);
     return buffer;
   };
-  const rows = planRows(g, plan);
+  const shape = attendShape(g);
+  const rows = planRows(shape, plan);
   checkWorkItems(g, plan, rows * plan.splits);
   const affordable = Math.max(1, Math.floor(mostTokensOfRun / Math.max(1, input.seen)));
   const most = Math.min(affordable, rowsOfLaunch(device, g, plan.splits));
   // A launch reads the results of its own rows alone, so all launches share the room for them.
-  const partials = { buffer: allocate('partials', Math.min(rows, most) * plan.splits * partialWords(g) * 4) };
+  const partials = { buffer: allocate('partials', Math.min(rows, most) * plan.splits * shape.partialWords * 4) };
   const query =
     input.query instanceof Uint16Array
       ? { buffer: allocate('query', input.query.byteLength, input.query) }
       : input.query;
-  const output = allocate('output', plan.sequences * plan.queries * g.heads * g.headDim * 4);
+  const output = allocate('output', plan.sequences * plan.queries * g.heads * shape.outputDim * 4);
   const shared = {
     sequences: input.sequences,
     cache: input.cache,
@@ -76,7 +77,7 @@ export function attendLaunches(
   for (let first = 0; first < rows; first += most) {
     const end = Math.min(rows, first + most);
     const workItems = (end - first) * plan.splits;
-    const list = planWork(g, plan, { first, end });
+    const list = planWork(shape, plan, { first, end });
     const work = { buffer: allocate('work', list.byteLength, list) };
     if (counters) {
       runs.push([kernels.launch('attend', { workItems }, { ...shared, work, output: { buffer: output }, counters })]);
@@ -95,7 +96,7 @@ function checkWorkItems(g: Geometry, { sequences, queries, splits }: WorkPlan, i
   throw new KvforgeError('does-not-fit', {
     at: 'queries',
     expected: `at most ${mostItemsOfCall} work items`,
-    received: `${items} (${sequences} sequences x ${queries} queries x ${g.kvHeads} KV heads x ${splits} splits)`,
+    received: `${items} (${sequences} sequences x ${queries} queries x ${attendShape(g).kvHeads} ${g.family === 'latent' ? 'blocks of heads' : 'KV heads'} x ${splits} splits)`,
     hint: 'Attend with fewer queries a call, or leave splits out.',
   });
 }
@@ -116,7 +117,7 @@ export function chosenSplits(kernels: LoadedKernels, rows: number, seen: number)
 export function defaultSplits(g: Geometry, rows: number, seen: number, blocks = Number.POSITIVE_INFINITY): number {
   // 256 tokens keep a block's fixed cost, loading the basis, below the cost of its tokens.
   const useful = Math.min(64, Math.ceil(seen / 256));
-  return Math.max(1, Math.min(useful, Math.floor(Math.min(mostWorkItems, blocks) / (rows * g.kvHeads))));
+  return Math.max(1, Math.min(useful, Math.floor(Math.min(mostWorkItems, blocks) / (rows * attendShape(g).kvHeads))));
 }
 
 /** Threads whose registers, 128 each, a multiprocessor has: attention needs that many or more. */
@@ -134,7 +135,7 @@ function blocksAtOnce(kernels: LoadedKernels): number | undefined {
 
 /** Rows that one launch takes with all their splits: they are neighbours in its list, and merged within it. */
 function rowsOfLaunch({ limits }: Device, g: Geometry, splits: number): number {
-  const room = Math.floor(limits.bytesPerBinding / (partialWords(g) * 4));
+  const room = Math.floor(limits.bytesPerBinding / (attendShape(g).partialWords * 4));
   const most = Math.floor(Math.min(mostWorkItems, limits.blocksPerDimension, room) / splits);
   if (most >= 1) return most;
   throw new KvforgeError('does-not-fit', {

@@ -28,9 +28,16 @@ export {
   type Decoder,
   type DecoderBuffers,
   type DecoderOptions,
+  evictionBlocks,
+  evictionUnit,
+  type KeptTokens,
   KvCache,
   type Prompt,
+  type TokenBlock,
+  type TokenWeights,
+  type TokenWeightsOptions,
 } from './cache.js';
+export { type Calibration, packCalibration, parseCalibration } from './calibrate/file.js';
 export type {
   BufferRange,
   Device,
@@ -43,6 +50,10 @@ export type {
 } from './device.js';
 export { Fp16Attention, type Fp16Capacity, type Fp16Options, type Fp16Tokens } from './fp16Attention.js';
 export { LoadedKernels } from './kernels.js';
+export { Evictor } from './policies/evictor.js';
+export { type HeavyHitterBudget, heavyHitters } from './policies/heavyHitters.js';
+export type { CachePolicy, HeldTokens } from './policies/policy.js';
+export { type SlidingSinks, slidingSinks } from './policies/slidingSinks.js';
 export type { SequenceLengths } from './record.js';
 export { requestGpuDevice } from './webgpu/adapter.js';
 export { type BrowserGpuOptions, WebGpuDevice } from './webgpu/navigator.js';

@@ -12,6 +12,7 @@ import { Decoder, type DecoderOptions } from './cache/decoder.js';
 import { checkFileBytes } from './cache/fileBytes.js';
 import { packCache } from './cache/format.js';
 import { cacheIdentity } from './cache/identity.js';
+import { type KeptTokens, keep } from './cache/keep.js';
 import { croppedLengths, emptyLengths, totalTokens } from './cache/lengths.js';
 import { CacheMemory } from './cache/memory.js';
 import { checkedFile, checkShare } from './cache/offered.js';
@@ -19,6 +20,7 @@ import { prefill } from './cache/prefill.js';
 import { type AttendOptions, attend, type DecodedTokens, decompress } from './cache/read.js';
 import { reorder } from './cache/reorder.js';
 import { scopedOrEmpty } from './cache/scoped.js';
+import { type TokenWeights, type TokenWeightsOptions, tokenWeights } from './cache/tokenWeights.js';
 import { Turns } from './cache/turns.js';
 import type { LoadedKernels } from './kernels.js';
 import type { SequenceLengths } from './record.js';
@@ -29,7 +31,10 @@ export type { CacheCapacity } from './cache/capacity.js';
 export type { Prompt } from './cache/checkPrompt.js';
 export type { ClampedOutliers } from './cache/clampedOutliers.js';
 export type { Decoder, DecoderBuffers, DecoderOptions } from './cache/decoder.js';
+export { evictionBlocks, evictionUnit, type TokenBlock } from './cache/evictable.js';
+export type { KeptTokens } from './cache/keep.js';
 export type { AttendOptions, DecodedTokens } from './cache/read.js';
+export type { TokenWeights, TokenWeightsOptions } from './cache/tokenWeights.js';
 
 /**
  * The compressed KV cache of one layer, on a device. Calls take effect one after the other, in the order in which they
@@ -106,7 +111,7 @@ export class KvCache {
    * @param keys f16 bits [sequences][tokens][KV heads][head dim], after RoPE at each sequence's next positions
    * @throws KvforgeError `does-not-fit` when a sequence's stream has no room for all of them; then no sequence is changed
    */
-  append(keys: Uint16Array, values: Uint16Array, options?: AppendOptions): Promise<void> {
+  append(keys: Uint16Array, values?: Uint16Array, options?: AppendOptions): Promise<void> {
     return this.#turn((memory) => append(memory, { keys, values, tokens: options?.tokens ?? 1 }));
   }
 
@@ -152,8 +157,53 @@ export class KvCache {
   }
 
   /**
+   * What query tokens make of every token that a sequence holds: their softmax weights, with the model's scale and cap of
+   * scores, causal, within the layer's sliding window. Policies choose by them what to keep. It decodes the sequence's keys
+   * on the device, so it is for every so many tokens, not for each step.
+   *
+   * @param query f16 bits [queries][heads][head dim], after RoPE: of the last tokens that the sequence holds
+   * @returns float32 [KV heads][tokens], in the order of `decompress`; each query token adds 1 for every query head
+   * @throws KvforgeError `invalid-input` for a wrong length, a NaN or an infinity, with its position
+   * @example
+   * const { weights, tokens } = await cache.tokenWeights(0, query);
+   * weights.length; // model.kvHeads * tokens
+   */
+  tokenWeights(sequence: number, query: Uint16Array, options?: TokenWeightsOptions): Promise<TokenWeights> {
+    return this.#turn((memory) => tokenWeights(memory, sequence, query, options ?? {}), sequence);
+  }
+
+  /**
+   * Evicts all tokens of the middle and of the stream but those that are named; sinks and window stay. Codes stay as they
+   * are: rows move together, so that attention reads less and the stream has room again. The bytes of the cache stay
+   * allocated; loaded into a smaller one, what `save` gives takes as many as it needs.
+   *
+   * Keys keep the positions that they came with, and so must those that follow: the next token's position is all that
+   * the sequence has seen, `evictedTokens` of `lengths` and what it holds. If the device fails half-way, the sequence is
+   * empty.
+   *
+   * @param tokens those to keep, ascending, counted as `decompress` orders them: the first of the middle follows the sinks.
+   * Or a function that names them by the lengths, which are those of its turn
+   * @throws KvforgeError `wrong-use` for what is no token of the middle or stream; for some tokens of a block that shares a
+   * row of scales (`evictionUnit`); where keys are coded before RoPE, for tokens of the middle that would not be its first;
+   * for a layer with a sliding window
+   * @example
+   * const generated = KvCache.open(kernels, { sequences: 1, tokens: 256, generated: 64 });
+   * await generated.prefill(0, { keys, values, tokens: 256 });
+   * await generated.append(newKeys, newValues);
+   * // Of the stream's only token and of the middle nothing is kept.
+   * await generated.keep(0, []);
+   * (await generated.lengths(0)).evictedTokens; // 189
+   * await generated.release();
+   */
+  keep(sequence: number, tokens: KeptTokens): Promise<void> {
+    return this.#turn((memory) => keep(memory, sequence, tokens), sequence);
+  }
+
+  /**
    * Keeps the first tokens of a sequence, as when speculative tokens are rejected. Nothing is decoded: tokens of the
    * middle and of the stream stay coded, also where they are the last ones now, and the next tokens fill the window anew.
+   *
+   * Of a sequence that evicted tokens, `tokens` counts those that it holds, and `evictedTokens` stays, unless it is emptied.
    *
    * @param tokens how many to keep; 0 empties the sequence
    * @example

@@ -1,7 +1,9 @@
 import type { DeviceBuffer, Launch } from './device.js';
+import { latentLaunches } from './encode/latent.js';
 import type { EncodeInput, EncodeSizes } from './encode/list.js';
 import { lowRankLaunches } from './encode/lowRank.js';
 import { scalarLaunches } from './encode/scalar.js';
+import { tiltLaunches } from './encode/tilt.js';
 import type { LoadedKernels } from './kernels.js';
 
 export type { EncodeInput, EncodeSizes } from './encode/list.js';
@@ -14,11 +16,14 @@ export type { EncodeInput, EncodeSizes } from './encode/list.js';
  */
 export function encodeLaunches(
   kernels: LoadedKernels,
-  input: EncodeInput,
+  given: EncodeInput,
   sizes: EncodeSizes,
   owned: DeviceBuffer[],
 ): readonly Launch[] {
   const { geometry: g } = kernels;
+  if (g.family === 'latent') return latentLaunches(kernels, given, sizes, owned);
+  const input = { ...given, values: given.values! };
+  if (g.family === 'tilt') return tiltLaunches(kernels, g, input, sizes, owned);
   return g.family === 'scalar'
     ? scalarLaunches(kernels, g, input, sizes, owned)
     : lowRankLaunches(kernels, g, input, sizes, owned);

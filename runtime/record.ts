@@ -1,4 +1,4 @@
-import { recordIndex, recordWords, type SequenceLayout } from '../codegen/plan/layout.js';
+import { evictedWord, recordIndex, recordWords, type SequenceLayout } from '../codegen/plan/layout.js';
 
 /** Lengths of a sequence, as the record holds them. */
 export interface SequenceLengths {
@@ -10,6 +10,11 @@ export interface SequenceLengths {
   readonly promptTokens: number;
   /** Tokens that a kernel refused, as the stream was full: of a record that was read. 0 in a cache, which asks before. */
   readonly refusedTokens?: number;
+  /**
+   * Tokens that the sequence has let go of by `KvCache.keep`; none if left out. With those that it holds, how many it has
+   * seen, and so the position of the next one.
+   */
+  readonly evictedTokens?: number;
 }
 
 const lengthNames = [
@@ -47,6 +52,7 @@ export function writeRecord(
   record[recordIndex('streamCapacity')] = layout.capacity.stream;
   record[recordIndex('slidingWindow')] = slidingWindow;
   record[recordIndex('queryTokens')] = queryTokens;
+  record[evictedWord] = lengths.evictedTokens ?? 0;
   for (const { name, offset } of layout.parts) record[recordIndex(name)] = (baseBytes + offset) / 4;
   return record;
 }
@@ -62,5 +68,6 @@ export function readRecord(record: Uint32Array): SequenceLengths {
     windowStart: at('windowStart'),
     promptTokens: at('promptTokens'),
     refusedTokens: at('refusedTokens'),
+    evictedTokens: record[evictedWord]!,
   };
 }

@@ -9,10 +9,14 @@ import { fp8E4M3 } from '../dsl/schemes/fp8.js';
 import { int4Hadamard, int8 } from '../dsl/schemes/integer.js';
 import { kivi4 } from '../dsl/schemes/kivi.js';
 import { kvquant3 } from '../dsl/schemes/kvquant.js';
+import { latentInt4Hadamard, latentInt8 } from '../dsl/schemes/latent.js';
 import { normalFloat4 } from '../dsl/schemes/nf4.js';
+import { polarQuant4 } from '../dsl/schemes/polarquant.js';
 import { shard } from '../dsl/schemes/shard.js';
 import { shardPlus } from '../dsl/schemes/shardPlus.js';
+import { tiltFast, tiltSafe } from '../dsl/schemes/tilt.js';
 import { turboQuant3 } from '../dsl/schemes/turboquant.js';
+import { turboQuantProd4 } from '../dsl/schemes/turboquantProd.js';
 import { lowerBuiltins } from './lowerBuiltins.js';
 
 /** The kernels that are checked in: every change of a template or a codec shows in review as a change of these. */
@@ -25,13 +29,29 @@ const goldens = [
   { scheme: shard, model: 'gemma-2-9b' },
   { scheme: shardPlus, model: 'llama-3.1-8b' },
   { scheme: shardPlus, model: 'smollm2-135m' },
+  // Attention over latents on tensor cores, and without.
+  { scheme: latentInt8, model: 'deepseek-v3' },
+  { scheme: latentInt4Hadamard, model: 'deepseek-v2-lite' },
+  { scheme: tiltFast, model: 'llama-3.1-8b' },
+  { scheme: tiltFast, model: 'smollm2-135m' },
+  { scheme: tiltSafe, model: 'smollm2-135m' },
 ] as const;
 
 /** Of every file of scalar presets one, for both models; the others differ from it in bits or in a table. */
-const scalarGoldens = [kivi4, kvquant3, turboQuant3, int8, int4Hadamard, normalFloat4, fp8E4M3];
+const scalarGoldens = [
+  kivi4,
+  kvquant3,
+  polarQuant4,
+  turboQuant3,
+  turboQuantProd4,
+  int8,
+  int4Hadamard,
+  normalFloat4,
+  fp8E4M3,
+];
 const scalarModels = ['llama-3.1-8b', 'smollm2-135m'] as const;
 /** Kernels that all schemes have alike. */
-const sharedKernels = /^(copy_exact|copy_words|append_token|attend_merge)\./;
+const sharedKernels = /^(copy_exact|copy_words|move_words|mass_scores|mass_tokens|append_token|attend_merge)\./;
 
 /** Models whose uncompressed attention is checked in too. */
 const fp16Goldens = ['llama-3.1-8b', 'smollm2-135m'] as const;
@@ -57,7 +77,7 @@ export async function wantedGoldens(): Promise<Map<string, string>> {
       }
     }
   }
-  // Of Hopper only what differs: attention that turns queries for slow pairs.
+  // Of Hopper only what differs: attention that turns queries, for slow pairs, or for tiles.
   const hopper = await generate(shard, presetModel('llama-3.1-8b'), {
     language: 'cuda',
     arch: 'sm_90a',
@@ -65,6 +85,14 @@ export async function wantedGoldens(): Promise<Map<string, string>> {
   });
   for (const name of ['attend.cu', 'prelude.cuh']) {
     files.set(join(shard.name, 'llama-3.1-8b', 'cuda-sm_90a', name), hopper.files.get(name)!);
+  }
+  const tilted = await generate(tiltFast, presetModel('llama-3.1-8b'), {
+    language: 'cuda',
+    arch: 'sm_90a',
+    tensorCores: true,
+  });
+  for (const name of ['attend.cu', 'prelude.cuh']) {
+    files.set(join(tiltFast.name, 'llama-3.1-8b', 'cuda-sm_90a', name), tilted.files.get(name)!);
   }
   for (const model of fp16Goldens) {
     for (const target of Object.values(defaultTargets)) {

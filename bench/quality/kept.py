@@ -39,10 +39,11 @@ class Kept:
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 before = json.load(file)
-            for name, value in settings.items():
-                if before.get(name) != value:
+            # Of both: a calibration is a setting that one of them may lack.
+            for name in {**settings, **before}:
+                if before.get(name) != settings.get(name):
                     raise ValueError(
-                        f"{folder}: expected results with {name} {json.dumps(value)}, "
+                        f"{folder}: expected results with {name} {json.dumps(settings.get(name))}, "
                         f"got {json.dumps(before.get(name))}; choose another folder with --out"
                     )
         else:

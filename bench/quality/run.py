@@ -51,6 +51,7 @@ def arguments(args):
     parser.add_argument("--device", default="emulator", help="emulator, webgpu or cuda")
     usual = shlex.join(["node", os.path.join(ROOT, "dist", "cli", "main.js")])
     parser.add_argument("--kvforge", default=usual, help="the command, arguments in front of `reconstruct` included")
+    parser.add_argument("--calibration", help="a file of kvforge calibrate, for schemes whose names begin with tilt")
     return parser.parse_args(args)
 
 
@@ -64,13 +65,20 @@ def settings_of(options):
         if name.endswith(".safetensors")
     )
     names = ("prefix", "tokens", "copy_from", "copy_tokens", "device")
-    return {"config": config, "weightBytes": weights, **{name: getattr(options, name) for name in names}}
+    settings = {"config": config, "weightBytes": weights, **{name: getattr(options, name) for name in names}}
+    # Results kept before there were calibrations stay comparable: no key where there is none.
+    if options.calibration:
+        with open(options.calibration, "rb") as file:
+            settings["calibration"] = hashlib.sha256(file.read()).hexdigest()
+    return settings
 
 
 def reconstruct(options, scheme, prefix, output):
     """Bytes of the compressed prefix, all layers; what is read back from it goes to `output`."""
     command = [*shlex.split(options.kvforge), "reconstruct", scheme, "--json", "--device", options.device]
     files = ["--model", os.path.join(options.model, "config.json"), "--input", prefix, "--output", output]
+    if options.calibration and scheme.startswith("tilt"):
+        files += ["--calibration", options.calibration]
     ended = subprocess.run([*command, *files], stdout=subprocess.PIPE)
     try:
         document = json.loads(ended.stdout)

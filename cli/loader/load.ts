@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
-import { defineScheme, type Scheme } from '../../dsl/scheme.js';
+import { defineScheme, isLatent, type Scheme } from '../../dsl/scheme.js';
 import { pick } from './pick.js';
 import type { ProbeReport, ProbeRequest } from './probe.js';
 import { besides, importUserFile, type PlainError, plainError } from './userModule.js';
@@ -51,10 +51,14 @@ export async function loadScheme(given: string, headDim: number, limitMs = 20_00
     try {
       const exports = await importUserFile(url, cache);
       step = 'reading';
-      const { name, keys, values, sinks, window, stream } = defineScheme(pick(exports, exportName, path));
+      const scheme: Scheme = defineScheme(pick(exports, exportName, path));
+      const { name, sinks, window, stream } = scheme;
+      const codes = isLatent(scheme)
+        ? { latent: scheme.latent, rotary: scheme.rotary }
+        : { keys: scheme.keys, values: scheme.values };
       // A plain object: as a promise's value, a proxy or an object with a `then` would run once more.
       // Its type loses which keys go with which values, as they are taken apart here.
-      return { name, keys, values, sinks, window, stream } as Scheme;
+      return { name, ...codes, sinks, window, stream } as Scheme;
     } catch (error) {
       throw faultOf(plainError(error), step, path, file);
     }

@@ -2,9 +2,14 @@ import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry, LowRankGeometry, ScalarGeometry, ScalarGroups } from '../../dsl/geometry.js';
 import { splitFunctions, splitTile } from '../../dsl/ropeSplit.js';
 import type { Extent } from '../../dsl/stage.js';
+import { latentParts, latentTables } from './latentParts.js';
+import { tiltParts, tiltTables } from './tiltParts.js';
 
-/** Where the number of rows of a part comes from. */
-export type PartRows = 'sequence' | 'sinks' | 'window' | 'middle' | 'stream';
+/**
+ * Where the number of rows of a part comes from. Rows of `tiles` are aligned to positions and begin at position 0: those
+ * of the sinks count too.
+ */
+export type PartRows = 'sequence' | 'sinks' | 'window' | 'middle' | 'stream' | 'tiles';
 
 /** One named array in a sequence's share of the cache buffer. */
 export interface PartDescriptor {
@@ -44,6 +49,21 @@ const partNames = [
   'keyOutliers',
   'valueOutliers',
   'outlierCounts',
+  'latentCodes',
+  'latentScales',
+  'latentOffsets',
+  'rotaryKeys',
+  'rotaryScales',
+  'rotaryOffsets',
+  'streamLatents',
+  'streamRotaryKeys',
+  'streamNorms',
+  'tileCodes',
+  'keySteps',
+  'keyFields',
+  'valueGains',
+  'residualSigns',
+  'residualNorms',
 ] as const;
 export type PartName = (typeof partNames)[number];
 
@@ -66,6 +86,8 @@ export const recordFields = {
 export type RecordField = keyof typeof recordFields;
 export const recordWords = 64;
 export const recordBytes = recordWords * 4;
+/** Word of a record that no kernel reads: tokens that were evicted. The last one, so that fields and parts have theirs. */
+export const evictedWord = recordWords - 1;
 
 /** Word of a field, or of a part's offset, in the record. */
 export function recordIndex(name: RecordField | PartName): number {
@@ -76,6 +98,7 @@ export function recordIndex(name: RecordField | PartName): number {
 
 /** The parts of one sequence and layer, in memory order; what a scheme has no use for is left out. */
 export function partsOf(g: Geometry): readonly PartDescriptor[] {
+  if (g.family === 'latent') return latentParts(g);
   const heads = `[${g.kvHeads} KV heads][${g.headDim}]`;
   const vectors = { rows: 'stream', dtype: 'U32', wordsPerRow: g.kvHeads * g.streamWords } as const;
   const norms = {
@@ -108,7 +131,7 @@ export function partsOf(g: Geometry): readonly PartDescriptor[] {
       wordsPerRow: g.width / 2,
       holds: `f16 ring [window]${heads}`,
     },
-    ...(g.family === 'scalar' ? scalarParts(g) : lowRankParts(g)),
+    ...(g.family === 'scalar' ? scalarParts(g) : g.family === 'tilt' ? tiltParts(g) : lowRankParts(g)),
     { name: 'streamKeyCodes', ...vectors, holds: `${fields}, after RoPE and Hadamard` },
     { name: 'streamKeyNorms', ...norms },
     { name: 'streamValueCodes', ...vectors, holds: `${fields}, after Hadamard` },
@@ -188,8 +211,8 @@ function scalarParts(g: ScalarGeometry): readonly PartDescriptor[] {
     names: readonly [PartName, PartName, PartName, PartName],
   ): readonly PartDescriptor[] => {
     const [codes, scales, offsets, outliers] = names;
-    const { bits, headWords, unrotated, turned, scaleTokens, scaleChannels, scaleRowWords } = groups;
-    const where = turned ? ', after Hadamard' : unrotated ? ', before RoPE' : '';
+    const { bits, headWords, unrotated, turned, polar, scaleTokens, scaleChannels, scaleRowWords } = groups;
+    const where = turned ? ', after Hadamard' : unrotated ? ', before RoPE' : polar ? ', radius and angle / pi' : '';
     const blocks = `[${g.kvHeads} KV heads][${g.headDim / scaleChannels} of ${scaleChannels} channels]`;
     const [rows, holds] =
       scaleTokens === 0
@@ -214,6 +237,28 @@ function scalarParts(g: ScalarGeometry): readonly PartDescriptor[] {
     ...of(g.keys, ['keyCodes', 'keyScales', 'keyOffsets', 'keyOutliers']),
     ...of(g.values, ['valueCodes', 'valueScales', 'valueOffsets', 'valueOutliers']),
     ...(g.keys.outlierCap + g.values.outlierCap > 0 ? [outlierCounts] : []),
+    ...(g.keys.projection.length > 0 ? residualParts(g) : []),
+  ];
+}
+
+/** What is kept of what the codes of keys leave. */
+function residualParts({ kvHeads, headDim, normWords }: ScalarGeometry): readonly PartDescriptor[] {
+  const vectors = `[middle][${kvHeads} KV heads]`;
+  return [
+    {
+      name: 'residualSigns',
+      rows: 'middle',
+      dtype: 'U32',
+      wordsPerRow: (kvHeads * headDim) / 32,
+      holds: `bits ${vectors}[${headDim}]: 1 where the projection of what the codes leave is not below zero`,
+    },
+    {
+      name: 'residualNorms',
+      rows: 'middle',
+      dtype: 'F16',
+      wordsPerRow: normWords,
+      holds: `f16 ${vectors}: length of what the codes leave`,
+    },
   ];
 }
 
@@ -274,7 +319,12 @@ export type TableName =
   | 'levels'
   | 'keyLevels'
   | 'valueLevels'
+  | 'latentLevels'
+  | 'rotaryLevels'
+  | 'streamRotaryLevels'
+  | 'projectionSigns'
   | 'fineAngles'
+  | 'tileAngles'
   | 'splitFunctions'
   | 'splitCoefficients'
   | 'coarseAngles';
@@ -291,6 +341,7 @@ export interface TableDescriptor {
 
 /** The tables in memory order; the last one alone is as long as a cache makes it. */
 export function tablesOf(g: Geometry): readonly TableDescriptor[] {
+  if (g.family === 'latent') return latentTables(g);
   const row = [g.pairs, 2] as const;
   const angles = `(cosine, sine) of position`;
   const own: readonly Omit<TableDescriptor, 'offset'>[] =
@@ -302,8 +353,20 @@ export function tablesOf(g: Geometry): readonly TableDescriptor[] {
             shape: [2 ** g.values.bits],
             holds: 'values of the codes of values, over their scales',
           },
+          ...(g.keys.projection.length > 0
+            ? [
+                {
+                  name: 'projectionSigns',
+                  shape: [g.headDim],
+                  holds: 'signs of channels before the projection',
+                } as const,
+              ]
+            : []),
         ]
-      : [];
+      : g.family === 'tilt'
+        ? tiltTables(g)[0]
+        : [];
+  const inTiles = g.family === 'tilt' ? tiltTables(g)[1] : [];
   const split: readonly Omit<TableDescriptor, 'offset'>[] =
     g.family === 'low-rank'
       ? [
@@ -326,6 +389,7 @@ export function tablesOf(g: Geometry): readonly TableDescriptor[] {
     ...own,
     { name: 'fineAngles', shape: [g.angleTile, ...row], holds: `${angles} % ${g.angleTile}` } as const,
     ...split,
+    ...inTiles,
   ]) {
     placed.push({ ...table, offset });
     offset += (table.shape as readonly number[]).reduce((product, side) => product * side, 1);
@@ -344,6 +408,7 @@ export interface SequenceCapacity {
 
 /** Rows of a part that the capacity makes room for. */
 export function rowsOf({ rows, tokensPerRow = 1 }: PartDescriptor, capacity: SequenceCapacity): number {
+  if (rows === 'tiles') return Math.ceil((capacity.sinks + capacity.middle) / tokensPerRow);
   return rows === 'sequence' ? 1 : Math.ceil(capacity[rows] / tokensPerRow);
 }
 
@@ -415,5 +480,5 @@ export function layoutSequence(g: Geometry, counts: { tokens: number; generated:
  * halfPrecisionBytes(geometryOf(shard, presetModel('llama-3.1-8b')), 8192); // 33554432
  */
 export function halfPrecisionBytes(g: Geometry, tokens: number): number {
-  return tokens * g.width * 2 * 2;
+  return tokens * g.width * 2 * (g.family === 'latent' ? 1 : 2);
 }

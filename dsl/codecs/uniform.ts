@@ -1,5 +1,5 @@
 import type { ScalarCodec } from '../codec.js';
-import { clamp, f16, f32, i32, type Lookup, min, round, type Static, u32 } from '../device.js';
+import { clamp, f16, f32, floor, i32, type Lookup, min, round, type Static, u32 } from '../device.js';
 import { levelValue } from './lloydMax.js';
 
 export interface UniformParams {
@@ -42,6 +42,26 @@ export function asymmetric({ bits }: UniformParams): ScalarCodec {
   };
 }
 
+/**
+ * As many equal intervals from the least number to the greatest as there are codes, each standing for its middle. Of
+ * numbers spread evenly over a range that is the best there is: steps that reach both ends are one fewer, which matters
+ * most for angles, whose ends may be one direction.
+ *
+ * @example
+ * midRise({ bits: 2 }).levels(32); // [0.125, 0.375, 0.625, 0.875]
+ */
+export function midRise({ bits }: UniformParams): ScalarCodec {
+  const count = 2 ** bits;
+  return {
+    kind: 'scalar',
+    name: 'midRise',
+    bits,
+    levels: () => Array.from({ length: count }, (_, code) => (code + 0.5) / count),
+    range: [0, 1],
+    device: { offset: leastNumber, scale: magnitudeScale, code: intervalCode, value: levelValue },
+  };
+}
+
 /** The least number as f16, never infinite. */
 export function leastNumber(least: f32, _greatest: f32): f32 {
   'device';
@@ -66,4 +86,11 @@ export function asymmetricCode(x: f32, _levels: Lookup<f32>, bits: Static<u32>):
   'device';
   const largest = f32((1 << bits) - 1);
   return u32(clamp(round(x * largest), 0, largest));
+}
+
+/** The interval that a number from zero to one lies in, of 2^bits. */
+export function intervalCode(x: f32, _levels: Lookup<f32>, bits: Static<u32>): u32 {
+  'device';
+  const count = f32(1 << bits);
+  return u32(clamp(floor(x * count), 0, count - 1));
 }

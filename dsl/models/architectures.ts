@@ -29,6 +29,8 @@ export interface Architecture {
   readonly ignoresHeadDim?: true;
   /** Each query head has a KV head of its own, whatever num_key_value_heads says. */
   readonly multiHead?: true;
+  /** Tokens are latents of `kv_lora_rank` channels and a rotary part of `qk_rope_head_dim` (multi-head latent attention). */
+  readonly latent?: true;
   /** What is taken for fields that a config.json leaves out (a null is not left out). */
   readonly defaults?: Readonly<Record<string, unknown>>;
 }
@@ -89,6 +91,8 @@ export const supportedModelTypes = [
   'arcee',
   'cohere',
   'cohere2',
+  'deepseek_v2',
+  'deepseek_v3',
   'ernie4_5',
   'gemma',
   'gemma2',
@@ -132,6 +136,8 @@ export const architectures: Readonly<Record<ModelType, Architecture>> = {
     sliding: allButEvery(4),
     defaults: { sliding_window: 4096 },
   },
+  deepseek_v2: { pairing: 'interleaved', latent: true, multiHead: true },
+  deepseek_v3: { pairing: 'interleaved', latent: true, multiHead: true },
   ernie4_5: {
     pairing: 'interleaved',
     base: { field: 'rope_theta', value: 500000 },

@@ -7,6 +7,17 @@ const phi4MiniLong = [
   32.97, 33.28, 33.49, 33.5, 44.16, 47.77,
 ];
 
+const deepseekYarn = {
+  type: 'yarn',
+  factor: 40,
+  beta_fast: 32,
+  beta_slow: 1,
+  original_max_position_embeddings: 4096,
+} as const;
+
+// biome-ignore lint/suspicious/noApproximativeNumericConstant: published with these digits
+const liteMagnitude = 0.707;
+
 /**
  * The fields of each known model's Hugging Face `config.json` that fix the shape of its KV cache, as published with
  * its weights. `modelFrom` reads them like any other configuration.
@@ -187,6 +198,32 @@ export const presetConfigs = {
     ],
     sliding_window: null,
     use_sliding_window: false,
+  },
+  'deepseek-v3': {
+    model_type: 'deepseek_v3',
+    hidden_size: 7168,
+    num_hidden_layers: 61,
+    num_attention_heads: 128,
+    num_key_value_heads: 128,
+    kv_lora_rank: 512,
+    qk_nope_head_dim: 128,
+    qk_rope_head_dim: 64,
+    max_position_embeddings: 163840,
+    rope_theta: 10000,
+    rope_scaling: { ...deepseekYarn, mscale: 1, mscale_all_dim: 1 },
+  },
+  'deepseek-v2-lite': {
+    model_type: 'deepseek_v2',
+    hidden_size: 2048,
+    num_hidden_layers: 27,
+    num_attention_heads: 16,
+    num_key_value_heads: 16,
+    kv_lora_rank: 512,
+    qk_nope_head_dim: 128,
+    qk_rope_head_dim: 64,
+    max_position_embeddings: 163840,
+    rope_theta: 10000,
+    rope_scaling: { ...deepseekYarn, mscale: liteMagnitude, mscale_all_dim: liteMagnitude },
   },
 } as const;
 

@@ -161,11 +161,22 @@ function yarn(read: Fields, config: Config): RopeScaling {
   };
 }
 
+/**
+ * YaRN's magnitude for a context that is so many times as long.
+ *
+ * @example
+ * magnitude(40, 1); // 1.3688879454113936
+ */
+export function magnitude(factor: number, scale: number): number {
+  return 0.1 * scale * Math.log(factor) + 1;
+}
+
 function yarnAttentionFactor(fields: RopeFields, factor: number): number {
-  const magnitude = (scale: number) => 0.1 * scale * Math.log(factor) + 1;
   if (fields.attention_factor != null) return fields.attention_factor;
-  if (fields.mscale && fields.mscale_all_dim) return magnitude(fields.mscale) / magnitude(fields.mscale_all_dim);
-  return magnitude(1);
+  if (fields.mscale && fields.mscale_all_dim) {
+    return magnitude(factor, fields.mscale) / magnitude(factor, fields.mscale_all_dim);
+  }
+  return magnitude(factor, 1);
 }
 
 function longrope(read: Fields, config: Config, rotaryDim: number): ReadScaling {

@@ -15,7 +15,7 @@ const turboQuant = (name: string, { keys, values }: Record<'keys' | 'values', Bi
     stream: lloydMax({ bits: keys }),
   });
 
-/** TurboQuant (Zandieh et al. 2025), its quantiser of least squared error: a norm a vector, 2 bits a channel. */
+/** TurboQuant (Zandieh et al. 2025), its quantizer of least squared error: a norm a vector, 2 bits a channel. */
 export const turboQuant2 = turboQuant('turboquant2', { keys: 2, values: 2 });
 export const turboQuant3 = turboQuant('turboquant3', { keys: 3, values: 3 });
 export const turboQuant4 = turboQuant('turboquant4', { keys: 4, values: 4 });

@@ -8,7 +8,7 @@ type CudaSpace = Readonly<Record<'choleskyQr' | 'sharedMatrix', Tunable>>;
 type WgslSpace = Readonly<Record<'tile', Tunable>>;
 type Space = CudaSpace | WgslSpace;
 
-const maxSweeps = 12;
+export const maxSweeps = 12;
 const none = { fixed: 0, dynamic: 0 };
 
 /** Most columns whose inner products one block can keep in registers: 42 float64 entries a thread. */

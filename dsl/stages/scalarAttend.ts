@@ -2,8 +2,8 @@ import type { ScalarGeometry } from '../geometry.js';
 import { type Chosen, defineStage, oneOf, type Target, type Tunable, usesTensorCores } from '../stage.js';
 import { type AttendSchedule, attendPlans } from './attendPlan.js';
 import { fitsProducts, type ProductSpace, productSchedule, productSpace } from './scalarAttendMma.js';
-import { scalarReadFunctions } from './scalarCodes.js';
-import { pairFunctions } from './unrope.js';
+import { unrotatedSchedule } from './scalarAttendUnrotated.js';
+import { pairedKeyFunctions, scalarReadFunctions } from './scalarCodes.js';
 
 type PlainSpace = Readonly<Record<'tileTokens', Tunable>>;
 type Space = PlainSpace | ProductSpace;
@@ -49,9 +49,11 @@ export const scalarAttendStage = defineStage<Space, ScalarGeometry>({
   constraints: [(g, tunables, target) => ('products' in tunables ? fitsProducts(g, tunables, target) : undefined)],
   kernels: (g, tunables, target) => {
     const multiplies = 'products' in tunables && tunables.products === 1;
-    const schedule: AttendSchedule = multiplies
-      ? productSchedule(g, tunables, target)
-      : plainSchedule(g, tunables, target);
+    const schedule: AttendSchedule = !multiplies
+      ? plainSchedule(g, tunables, target)
+      : g.keys.unrotated
+        ? unrotatedSchedule(g, tunables, target)
+        : productSchedule(g, tunables, target);
     return attendPlans(g, target, {
       schedule,
       chunkUnit: 16,
@@ -59,7 +61,7 @@ export const scalarAttendStage = defineStage<Space, ScalarGeometry>({
       spaces: multiplies ? 1 : 2,
       functions: {
         ...scalarReadFunctions(g),
-        ...(g.keys.unrotated ? { rotatePair: { name: 'rotatePair' }, ...pairFunctions(g) } : {}),
+        ...pairedKeyFunctions(g),
       },
     });
   },

@@ -9,6 +9,7 @@ import {
   type Target,
   type Tunable,
 } from '../stage.js';
+import { fitsUnrotated } from './scalarAttendUnrotated.js';
 
 /**
  * With tensor cores the choice is between the schedule that takes codes as operands of products (`products` 1), whose
@@ -17,7 +18,7 @@ import {
  */
 export type ProductSpace = Readonly<Record<'products' | 'warps' | 'stages' | 'tileTokens', Tunable>>;
 
-const warps = oneOf(8, 4, 2, 16);
+const warps = oneOf(8, 4, 2, 16, 12);
 const stages = oneOf(3, 2, 4);
 /** Tokens that a warp takes at a time: about 4 KB, so that two blocks of 8 warps have three such tiles a warp. */
 const ringTokens = ({ keys, values }: ScalarGeometry): number => (keys.headWords + values.headWords > 48 ? 16 : 32);
@@ -28,8 +29,10 @@ export function productSpace(tileTokens: Tunable): ProductSpace {
 
 const roundUp = (value: number, unit: number) => Math.ceil(value / unit) * unit;
 
+type Coded = Pick<ScalarGroups, 'codec' | 'levelChannels' | 'bits'>;
+
 /** The value of every code over its scale, as the device computes it. */
-function codeValues({ codec, levelChannels, bits }: ScalarGroups): readonly number[] {
+function codeValues({ codec, levelChannels, bits }: Coded): readonly number[] {
   const levels = levelsOf(codec, levelChannels);
   const values = Array.from({ length: 2 ** bits }, (_, code) => codec.device.value(code, (i: number) => levels[i]!));
   return values.map(Math.fround);
@@ -43,21 +46,84 @@ function isAffine(values: readonly number[]): boolean {
   return step > 0 && values.every((value, code) => Math.abs(least + step * code - value) <= largest * 2 ** -22);
 }
 
-/** Whether a half holds every value of a code, times a power of two. */
-function fitHalves(values: readonly number[]): boolean {
-  const largest = Math.max(...values.map(Math.abs));
-  return values.every((value) => {
-    // Eleven bits of a number; below 2^-22 of the largest, which comes to about 2^8, a half has fewer.
-    const step = 2 ** (Math.floor(Math.log2(Math.max(Math.abs(value), largest * 2 ** -22))) - 10);
-    return Number.isInteger(value / step);
-  });
+/** A number from 1 to 2 times a power of two, rounded to the bits of a half. */
+function roundedToHalf(value: number): number {
+  const step = 2 ** (Math.floor(Math.log2(value)) - 10);
+  return Math.round(value / step) * step;
 }
 
-/** Halves whose sum is a level of the keys. What one leaves of it would shift a score of 40 by a hundredth. */
-function keyTableHalves({ keys }: ScalarGeometry): number {
-  const values = codeValues(keys);
-  return isAffine(values) || fitHalves(values) ? 1 : 2;
+/** What a table's levels are times, and the deviation that halves then leave of them, relative to theirs from zero. */
+interface TableFit {
+  readonly factor: number;
+  readonly deviation: number;
 }
+
+const fits = new WeakMap<readonly number[], TableFit>();
+
+/**
+ * The factor, from 1/2 to 2, at which halves hold a table's levels best. Each level is exact at 1024 factors; those are tried.
+ * There are few levels in a table of 4 bits, and so a factor that suits them all; with 8 bits there are too many for one.
+ */
+function fitTable(groups: Coded): TableFit {
+  const levels = levelsOf(groups.codec, groups.levelChannels);
+  const known = fits.get(levels);
+  if (known) return known;
+  const sizes = [...new Set(codeValues(groups).map(Math.abs))].filter((size) => size > 0);
+  const squares = (factor: number, most: number) => {
+    let sum = 0;
+    for (const size of sizes) {
+      sum += (roundedToHalf(size * factor) / factor - size) ** 2;
+      if (sum >= most) break;
+    }
+    return sum;
+  };
+  let [factor, least] = [1, squares(1, Number.POSITIVE_INFINITY)];
+  for (const size of groups.bits === 8 ? [] : sizes) {
+    const unit = 1 / 1024 / (size * 2 ** -Math.floor(Math.log2(size)));
+    for (let n = 1024; n < 2048 && least > 0; n++) {
+      const sum = squares(n * unit, least);
+      if (sum < least) [factor, least] = [n * unit, sum];
+    }
+  }
+  const fit = {
+    factor: Math.fround(factor),
+    deviation: Math.sqrt(least / sizes.reduce((all, size) => all + size * size, 0)),
+  };
+  fits.set(levels, fit);
+  return fit;
+}
+
+/** What a half without its sign stands for, where its bits are those of a finite number. */
+function halfOf(bits: number): number {
+  const exponent = bits >> 10;
+  const mantissa = bits & 1023;
+  return exponent === 0 ? mantissa * 2 ** -24 : (1024 + mantissa) * 2 ** (exponent - 25);
+}
+
+/**
+ * By how many bits codes, a sign before an exponent and a mantissa, are to be widened to be halves, a power of two apart from
+ * their values; 0 where they are something else. Codes whose halves would be infinite have to be looked up.
+ */
+function floatShift({ codec, levelChannels, bits }: Coded): number {
+  if (bits !== 8) return 0;
+  const values = codeValues({ codec, levelChannels, bits });
+  const isWide = (shift: number) => {
+    const unit = values[0x3c00 >> shift]!;
+    const widened = (code: number) => (code < 128 ? unit : -unit) * halfOf((code & 127) << shift);
+    return Number.isInteger(Math.log2(unit)) && values.every((value, code) => value === widened(code));
+  };
+  return [7].find(isWide) ?? 0;
+}
+
+/** Whether the values of codes are looked up: neither do they rise in equal steps, nor are they bytes to be widened. */
+const isTable = (groups: Coded): boolean => !isAffine(codeValues(groups)) && floatShift(groups) === 0;
+
+/**
+ * Halves whose sum is a level of the keys. What one leaves of a level deviates by up to 2^-12 of it, which would shift a
+ * score of 40 by a hundredth; a quarter of that stays within the error that attention may have, 0.28 does not (2.2e-3).
+ */
+const keyTableHalves = ({ keys }: ScalarGeometry): number =>
+  isTable(keys) && fitTable(keys).deviation > 0.25 * 2 ** -12 ? 2 : 1;
 
 /** Words of a row of scales of one head. */
 const scaleWords = (g: ScalarGeometry, { scaleChannels }: ScalarGroups) =>
@@ -76,10 +142,8 @@ function tileBytes(g: ScalarGeometry): number {
 
 /** Bytes of the tables of levels, which keys and values have side by side. */
 function tableBytes(g: ScalarGeometry): number {
-  const entries = (groups: ScalarGroups) => (isAffine(codeValues(groups)) ? 0 : groups.bits === 3 ? 64 : 256);
-  // Where an entry is one level, its word has room for both halves.
-  const tables = g.keys.bits === 8 ? 1 : keyTableHalves(g);
-  return Math.max(tables * entries(g.keys), entries(g.values)) * 256;
+  const entries = (groups: ScalarGroups) => (isTable(groups) ? (groups.bits === 3 ? 64 : 256) : 0);
+  return Math.max(entries(g.keys), entries(g.values)) * 256;
 }
 
 /**
@@ -116,9 +180,13 @@ export function productSchedule(
       TILE_TOKENS: ringTokens(g),
       KEY_AFFINE: flag(isAffine(keys)),
       KEY_CENTERED: flag(isAffine(keys) && keys[0] !== 0),
+      KEY_FLOAT_SHIFT: floatShift(g.keys),
       KEY_TABLE_HALVES: keyTableHalves(g),
+      KEY_TABLE_FACTOR: isTable(g.keys) ? fitTable(g.keys).factor : 1,
       KEY_FOLDED: flag(g.keys.scaleTokens > 1),
       VALUE_AFFINE: flag(isAffine(values)),
+      VALUE_FLOAT_SHIFT: floatShift(g.values),
+      VALUE_TABLE_FACTOR: isTable(g.values) ? fitTable(g.values).factor : 1,
       VALUE_CENTERED: flag(isAffine(values) && values[0] !== 0),
       PASS_TILES: Math.min(g.headDim / 16, 4),
       SHARED_BYTES: dynamic,
@@ -129,7 +197,7 @@ export function productSchedule(
 }
 
 /** What the schedule does not serve; the plain one does. */
-export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunables) => {
+export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunables, target) => {
   if (tunables.products === 0) {
     for (const [name, { values }] of Object.entries({ warps, stages })) {
       const chosen = tunables[name as 'warps' | 'stages'];
@@ -137,8 +205,10 @@ export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunabl
     }
     return undefined;
   }
+  if (g.keys.unrotated) return fitsUnrotated(g, tunables, target);
   if (g.groupSize > 16) return `takes 16 query heads a KV head at most, not ${g.groupSize}`;
-  if (g.keys.unrotated) return 'takes keys after RoPE';
+  if (g.keys.polar) return 'takes keys by channel, not as radius and angle';
+  if (g.keys.projection.length > 0) return 'takes keys without the signs of what their codes leave';
   if (g.keys.outlierCap + g.values.outlierCap > 0) return 'takes keys and values without outliers';
   // Rows are dealt out by bits of the places of their pieces, and a head's scales begin at whole words.
   if ((g.headDim & (g.headDim - 1)) !== 0) return `takes heads of 64, 128 or 256 channels, not ${g.headDim}`;
@@ -152,7 +222,14 @@ export const fitsProducts: Constraint<ProductSpace, ScalarGeometry> = (g, tunabl
   }
   const { scaleTokens, scaleChannels, turned } = g.keys;
   if (scaleTokens === 1 && scaleChannels !== g.headDim) {
-    return `takes one scale a token and head for keys, not one for ${scaleChannels} channels`;
+    // Steps that are equal begin at a value of their own, times the sum of a group's channels; offsets come on top.
+    if (g.keys.codec.device.offset || isAffine(codeValues(g.keys))) {
+      return `takes one scale a token and head for keys in equal steps, not one for ${scaleChannels} channels`;
+    }
+    // A load of a row has four lanes' words.
+    if (g.keys.bits === 3 || (scaleChannels * g.keys.bits) % 128 !== 0) {
+      return `takes scales for 128 bits of a key or a multiple, not for ${scaleChannels} channels`;
+    }
   }
   if (scaleTokens > 1 && scaleChannels !== 1) {
     return `takes a scale a channel where tokens share it, not one for ${scaleChannels} channels`;

@@ -12,6 +12,12 @@ export function scalarReadFunctions(g: ScalarGeometry): Record<string, FunctionU
   return { ...of('key', g.keys), ...of('value', g.values) };
 }
 
+/** What makes the keys of both channels of a pair of what is stored in their places; nothing where each is coded alone. */
+export function pairedKeyFunctions(g: ScalarGeometry): Record<string, FunctionUse> {
+  if (g.keys.unrotated) return { rotatePair: { name: 'rotatePair' }, ...pairFunctions(g) };
+  return g.keys.polar ? { fromPolar: { name: 'fromPolar' }, ...pairFunctions(g) } : {};
+}
+
 type Space = Readonly<Record<'tileTokens', Tunable>>;
 
 /** Threads of the blocks that take numbers, or words, one a thread. */
@@ -36,12 +42,14 @@ function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
     tunables: () => ({ tileTokens: oneOf(16, 64) }),
     constraints: [],
     kernels: (g, { tileTokens }) => {
-      const { codec, bits, unrotated, turned, scaleTokens, scaleRowWords, trim, outlierCap } = g[operand];
+      const { codec, bits, unrotated, turned, polar, projection, scaleTokens, scaleRowWords, trim, outlierCap } =
+        g[operand];
+      const paired = unrotated || polar;
       const rowWords = operand === 'keys' ? g.keyRowWords : g.valueRowWords;
       const levels = { levels: 'level_at' };
       const slices = slicesOf(g[operand]);
       const none = { fixed: 0, dynamic: 0 };
-      const where = unrotated ? ', before RoPE' : turned ? ', after Hadamard' : '';
+      const where = unrotated ? ', before RoPE' : turned ? ', after Hadamard' : polar ? ', radius and angle / pi' : '';
       const prepared = `[middle tokens][${g.width}]${where}`;
       const rows = { ceilDiv: [{ dimension: 'middleTokens' }, scaleTokens] } as const;
       const functions = {
@@ -62,14 +70,16 @@ function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
             ...(unrotated ? [tables] : []),
             writes('plain', 'f32', prepared),
           ],
-          threads: Math.ceil((unrotated ? g.pairs : g.headDim) / 32) * 32,
+          threads: Math.ceil((paired ? g.pairs : g.headDim) / 32) * 32,
           grid: [{ ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, g.kvHeads, 1],
           constants: { TILE_TOKENS: tileTokens },
           functions: unrotated
             ? { unrotatePair: { name: 'unrotatePair' }, addAngles: { name: 'addAngles' }, ...pairFunctions(g) }
             : turned
               ? { butterfly: { name: 'butterfly' } }
-              : {},
+              : polar
+                ? { toPolar: { name: 'toPolar' }, ...pairFunctions(g) }
+                : {},
           sharedBytes: { fixed: turned ? g.headDim * 4 : 0, dynamic: 0 },
           template: 'scalar_turn',
           operand,
@@ -105,9 +115,26 @@ function codesStage(operand: 'keys' | 'values'): Stage<Space, ScalarGeometry> {
           operand,
         },
       ];
-      return outlierCap > 0 ? [...kernels, ...sparsePlans(g, operand, prepared)] : kernels;
+      if (outlierCap > 0) return [...kernels, ...sparsePlans(g, operand, prepared)];
+      return projection.length > 0 ? [...kernels, signPlan(g, tileTokens, prepared)] : kernels;
     },
   });
+}
+
+/** Of what the codes of keys leave, the signs of a random projection and the length. */
+function signPlan(g: ScalarGeometry, tileTokens: number, prepared: string): KernelPlan {
+  const { keyValue, keyUnpack } = scalarReadFunctions(g);
+  return {
+    entry: 'sign_keys',
+    summary: 'What the codes of keys leave: the signs of its random projection, and its length; one channel a thread.',
+    bindings: [sequenceRecord, reads('plain', 'f32', prepared), tables, cacheWrite],
+    threads: g.headDim,
+    grid: [{ ceilDiv: [{ dimension: 'middleTokens' }, tileTokens] }, g.normWords, 1],
+    constants: { TILE_TOKENS: tileTokens },
+    functions: { keyValue: keyValue!, keyUnpack: keyUnpack!, butterfly: { name: 'butterfly' } },
+    sharedBytes: { fixed: g.headDim * 4 + g.headDim / 8, dynamic: 0 },
+    template: 'scalar_signs',
+  };
 }
 
 /** What the codes of a prompt do not reach: the largest residuals, then how many more there were. */

@@ -1,8 +1,7 @@
 import type { ScalarGeometry } from '../geometry.js';
 import { defineStage, oneOf, type Tunable } from '../stage.js';
 import { decompressPlan } from './decompress.js';
-import { scalarReadFunctions } from './scalarCodes.js';
-import { pairFunctions } from './unrope.js';
+import { pairedKeyFunctions, scalarReadFunctions } from './scalarCodes.js';
 
 /** Rebuilds every token of a sequence as f16, keys after RoPE. */
 export const scalarDecompressStage = defineStage<Readonly<Record<'tileTokens', Tunable>>, ScalarGeometry>({
@@ -15,7 +14,7 @@ export const scalarDecompressStage = defineStage<Readonly<Record<'tileTokens', T
       constants: {},
       functions: {
         ...scalarReadFunctions(g),
-        ...(g.keys.unrotated ? { rotatePair: { name: 'rotatePair' }, ...pairFunctions(g) } : {}),
+        ...pairedKeyFunctions(g),
       },
       sharedBytes: { fixed: g.headDim * 4, dynamic: 0 },
       template: 'scalar_decompress',

@@ -1,5 +1,6 @@
-import type { CacheGeometry } from '../geometry.js';
-import { defineStage, type FunctionUse, oneOf } from '../stage.js';
+import type { CacheGeometry, LowRankGeometry } from '../geometry.js';
+import { defineStage, type FunctionUse, oneOf, type Tunable } from '../stage.js';
+import type { TiltGeometry } from '../tiltGeometry.js';
 import { cacheWrite, reads, sequenceRecord, tables, tokenWeights, writes } from './bindings.js';
 
 /** Angles by position, and the channels of a pair as the model forms it. */
@@ -14,7 +15,7 @@ export function pairFunctions(g: CacheGeometry): Record<string, FunctionUse> {
 }
 
 /** Takes RoPE off the middle of the prompt and fits the mean key. */
-export const unropeStage = defineStage({
+export const unropeStage = defineStage<Readonly<Record<'tileTokens', Tunable>>, LowRankGeometry | TiltGeometry>({
   name: 'unrope',
   summary: 'Un-rotate the middle keys and take their mean.',
   tunables: () => ({ tileTokens: oneOf(32, 16, 64) }),
@@ -22,12 +23,12 @@ export const unropeStage = defineStage({
   kernels: (g, { tileTokens }) => [
     {
       entry: 'unrope_keys',
-      summary: `Un-rotates the keys of the middle and sums every channel, ${g.weighted ? 'times the weight of its token, ' : ''}over a tile of tokens.`,
+      summary: `Un-rotates the keys of the middle and sums every channel, ${g.family === 'low-rank' && g.weighted ? 'times the weight of its token, ' : ''}over a tile of tokens.`,
       bindings: [
         sequenceRecord,
         reads('keys', 'u32', `f16 [${g.kvHeads} KV heads][prompt tokens][${g.headDim}], after RoPE`),
         tables,
-        ...(g.weighted ? [tokenWeights] : []),
+        ...(g.family === 'low-rank' && g.weighted ? [tokenWeights] : []),
         writes('plain', 'f32', `[middle tokens][${g.width}], before RoPE`),
         writes('partial_sums', 'f32', `[tiles][${g.width}]`),
       ],

@@ -1,7 +1,27 @@
-import { defineStage } from '../stage.js';
+import type { CacheGeometry } from '../geometry.js';
+import { defineStage, type KernelPlan } from '../stage.js';
 import { cacheWrite, reads, sequenceRecord, writes } from './bindings.js';
 import { observedQueries } from './observe.js';
 import { pairFunctions } from './unrope.js';
+
+/** The kernel that sums up what the last queries of the prompt, at most so many, ask of every pair. */
+export function weighQueries(g: CacheGeometry, observed: number): KernelPlan {
+  const { firstOfPair, secondOfPair } = pairFunctions(g);
+  return {
+    entry: 'weigh_queries',
+    summary: 'Sums of squares of every pair, over the observed queries of all query heads of the KV head.',
+    bindings: [
+      sequenceRecord,
+      reads('queries', 'u32', `f16 [${g.heads} heads][query tokens][${g.headDim}], the last of the prompt, after RoPE`),
+      writes('squares', 'f32', `[${g.kvHeads} KV heads][${g.pairs} pairs]`),
+    ],
+    threads: Math.ceil(g.pairs / 32) * 32,
+    grid: [g.kvHeads, 1, 1],
+    constants: { OBSERVED_QUERIES: observed },
+    functions: { firstOfPair: firstOfPair!, secondOfPair: secondOfPair! },
+    sharedBytes: { fixed: 0, dynamic: 0 },
+  };
+}
 
 /** How much the prompt's last queries, those that are observed, ask of every pair of channels: the weights of keys. */
 export const weighStage = defineStage({
@@ -17,24 +37,7 @@ export const weighStage = defineStage({
     const squares = `[${g.kvHeads} KV heads][${g.pairs} pairs]`;
     const channels = { firstOfPair: firstOfPair!, secondOfPair: secondOfPair! };
     return [
-      {
-        entry: 'weigh_queries',
-        summary: 'Sums of squares of every pair, over the observed queries of all query heads of the KV head.',
-        bindings: [
-          sequenceRecord,
-          reads(
-            'queries',
-            'u32',
-            `f16 [${g.heads} heads][query tokens][${g.headDim}], the last of the prompt, after RoPE`,
-          ),
-          writes('squares', 'f32', squares),
-        ],
-        threads: Math.ceil(g.pairs / 32) * 32,
-        grid: [g.kvHeads, 1, 1],
-        constants: window,
-        functions: channels,
-        sharedBytes: { fixed: 0, dynamic: 0 },
-      },
+      weighQueries(g, observedQueries),
       {
         entry: 'weigh_finish',
         summary:

@@ -2,9 +2,10 @@ import { blockSize } from '../reference/hadamard.js';
 import { rotate } from '../reference/rope.js';
 import { scalarDecoder } from '../reference/scalar.js';
 import { decodeSegments } from '../reference/segments.js';
-import { type CodedSequence, isScalarParts } from '../reference/sequence.js';
+import { type CodedSequence, isScalarParts, isTiltParts } from '../reference/sequence.js';
 import type { Cache } from '../reference/shapes.js';
 import type { ShardMiddle, ShardParts } from '../reference/shard.js';
+import { placeInTile, rangeBlockOf, type TiltParts } from '../reference/tilt.js';
 import { partsOfHead } from './oneHead.js';
 
 /**
@@ -13,10 +14,43 @@ import { partsOfHead } from './oneHead.js';
  * measure.
  */
 export function decodeHead(parts: CodedSequence, head: number): Cache {
+  if (isTiltParts(parts)) return decodeTiltHead(partsOfHead(parts, head));
   if (!isScalarParts(parts)) return decodeShardHead(partsOfHead(parts, head));
   const own = partsOfHead(parts, head);
   const { keys, values } = own.middle;
   return decodeSegments(own, scalarDecoder(own, keys, transformed), scalarDecoder(own, values, transformed));
+}
+
+/** A basis is over the weights here, and components without bits are left out. */
+function decodeTiltHead(own: TiltParts): Cache {
+  const { middle, headDim: d, rope } = own;
+  const { firstPosition, tile, rangeBlock, group, widths, keyCodes, steps, basisCodes, mean, weights } = middle;
+  const { scaleChannels, codes, scales, offsets, levels, gains } = middle.tiltValues;
+  const stored = Array.from({ length: d }, (_, r) => r).filter((r) => widths[Math.floor(r / group)]! > 0);
+  const basis = Float64Array.from(basisCodes, (code, at) => code / 128 / weights[at % d]!);
+  const key = (_: number, token: number) => {
+    const position = firstPosition + token;
+    const block = rangeBlockOf(position, rangeBlock) * d;
+    const difference = new Float64Array(d);
+    for (const r of stored) {
+      const component = steps[block + r]! * (keyCodes[token * d + r]! + 0.5);
+      for (let i = 0; i < d; i++) difference[i]! += component * basis[r * d + i]!;
+    }
+    const centred = rotate(difference, -placeInTile(position, tile), rope);
+    return rotate(
+      centred.map((x, i) => x + mean[i]!),
+      position,
+      rope,
+    );
+  };
+  const value = (_: number, token: number) => {
+    const coded = Float64Array.from({ length: d }, (_, i) => {
+      const at = token * (d / scaleChannels) + Math.floor(i / scaleChannels);
+      return (gains?.[i] ?? 1) * ((offsets?.[at] ?? 0) + scales[at]! * levels[codes[token * d + i]!]!);
+    });
+    return transformed(coded);
+  };
+  return decodeSegments(own, key, value);
 }
 
 function decodeShardHead(own: ShardParts): Cache {

@@ -1,8 +1,9 @@
 import type { ScalarCodes, ScalarMiddle, ScalarOutliers, ScalarParts } from '../reference/scalar.js';
 import type { SequenceParts } from '../reference/segments.js';
-import { type CodedSequence, isScalarParts } from '../reference/sequence.js';
+import { type CodedSequence, isScalarParts, isTiltParts } from '../reference/sequence.js';
 import { type HeadTensor, headRows } from '../reference/shapes.js';
 import type { ShardMiddle, ShardParts } from '../reference/shard.js';
+import type { TiltMiddle, TiltParts } from '../reference/tilt.js';
 
 /**
  * The parts of one KV head alone, as those of a cache that has no other: decoding all heads of a long sequence in
@@ -10,14 +11,16 @@ import type { ShardMiddle, ShardParts } from '../reference/shard.js';
  */
 export function partsOfHead(parts: ShardParts, head: number): ShardParts;
 export function partsOfHead(parts: ScalarParts, head: number): ScalarParts;
+export function partsOfHead(parts: TiltParts, head: number): TiltParts;
 export function partsOfHead(parts: CodedSequence, head: number): CodedSequence {
+  if (isTiltParts(parts)) return { ...segmentsOfHead(parts, head), middle: tiltMiddle(parts, head) };
   return isScalarParts(parts)
     ? { ...segmentsOfHead(parts, head), middle: scalarMiddle(parts, head) }
     : { ...segmentsOfHead(parts, head), middle: shardMiddle(parts, head) };
 }
 
 /** `size` numbers of one head from every row of [rows][kvHeads][size]. */
-function ofHead<Numbers extends Float64Array | Uint16Array | Uint8Array>(
+function ofHead<Numbers extends Float64Array | Int32Array | Uint16Array | Uint8Array>(
   all: Numbers,
   { kvHeads, head, size }: { readonly kvHeads: number; readonly head: number; readonly size: number },
 ): Numbers {
@@ -66,6 +69,29 @@ function shardMiddle({ headDim: d, kvHeads, middle }: ShardParts, head: number):
   };
 }
 
+function tiltMiddle({ headDim: d, kvHeads, middle }: TiltParts, head: number): TiltMiddle {
+  const { tiltValues: values, widths, group } = middle;
+  const channels = (all: Float64Array) => all.slice(head * d, (head + 1) * d);
+  const vectors = { kvHeads, head, size: d };
+  const blocks = { kvHeads, head, size: d / values.scaleChannels };
+  return {
+    ...middle,
+    widths: widths.slice((head * d) / group, ((head + 1) * d) / group),
+    keyCodes: ofHead(middle.keyCodes, vectors),
+    steps: ofHead(middle.steps, vectors),
+    basisCodes: middle.basisCodes.slice(head * d * d, (head + 1) * d * d),
+    mean: channels(middle.mean),
+    weights: channels(middle.weights),
+    tiltValues: {
+      ...values,
+      codes: ofHead(values.codes, vectors),
+      scales: ofHead(values.scales, blocks),
+      ...(values.offsets ? { offsets: ofHead(values.offsets, blocks) } : {}),
+      ...(values.gains ? { gains: channels(values.gains) } : {}),
+    },
+  };
+}
+
 function outliersOfHead(all: ScalarOutliers, own: Parameters<typeof ofHead>[1]): ScalarOutliers {
   return { ...all, channels: ofHead(all.channels, own), residuals: ofHead(all.residuals, own) };
 }
@@ -78,6 +104,15 @@ function scalarMiddle({ headDim, kvHeads, middle }: ScalarParts, head: number): 
       codes: ofHead(all.codes, { kvHeads, head, size: headDim }),
       scales: ofHead(all.scales, blocks),
       ...(all.offsets ? { offsets: ofHead(all.offsets, blocks) } : {}),
+      ...(all.residuals
+        ? {
+            residuals: {
+              ...all.residuals,
+              signs: ofHead(all.residuals.signs, { kvHeads, head, size: headDim }),
+              norms: ofHead(all.residuals.norms, { kvHeads, head, size: 1 }),
+            },
+          }
+        : {}),
       ...(all.outliers ? { outliers: outliersOfHead(all.outliers, { kvHeads, head, size: all.outliers.cap }) } : {}),
     };
   };

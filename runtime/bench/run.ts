@@ -61,6 +61,11 @@ export async function runBench(input: BenchInput): Promise<BenchDocument> {
   const { device, model, baseline, seed, progress, origin } = input;
   const started = performance.now();
   checkNames(input.schemes);
+  if (model.latent) {
+    const expected = 'a model with keys and values, as attention over latents is not measured beside others yet';
+    const hint = 'kvforge verify holds kernels of latents to float64.';
+    throw new KvforgeError('wrong-use', { at: 'model', expected, received: model.name, hint });
+  }
   const openers = [...input.schemes.map((scheme) => compressedOpener(scheme, input)), exactOpener(input)];
   // What cannot be loaded says so again when it is opened.
   const [cudnn] = await Promise.all([

@@ -1,6 +1,7 @@
 import type { DeviceBuffer, Launch } from '../device.js';
 import { checkHalf } from '../halfBits.js';
 import { checkWhole } from './checkInput.js';
+import { checkValues } from './checkPrompt.js';
 import { grownWithin } from './lengths.js';
 import type { CacheMemory } from './memory.js';
 import { scoped } from './scoped.js';
@@ -14,7 +15,7 @@ export interface AppendOptions {
 interface NewTokens {
   /** f16 bits [sequences][tokens][KV heads][head dim]. */
   readonly keys: Uint16Array;
-  readonly values: Uint16Array;
+  readonly values: Uint16Array | undefined;
   readonly tokens: number;
 }
 
@@ -35,7 +36,7 @@ export async function append(memory: CacheMemory, input: NewTokens): Promise<voi
     { name: 'channel', size: g.headDim },
   ];
   checkHalf(keys, { name: `keys, layer ${capacity.layer}`, dimensions });
-  checkHalf(values, { name: `values, layer ${capacity.layer}`, dimensions });
+  checkValues(g, values, { name: `values, layer ${capacity.layer}`, dimensions });
   grownWithin(g, await memory.readRecords(), { tokens, generated: capacity.generated });
   // The input of a submission is one buffer, which no device need have larger than what a kernel may bind.
   const room = Math.floor(memory.device.limits.bytesPerBinding / stepBytes(memory));
@@ -75,13 +76,14 @@ function appendLaunches(
     device.write(buffer, steps);
     return buffer;
   };
-  const [keys, values] = [upload('new_keys', input.keys), upload('new_values', input.values)];
+  const keys = upload('new_keys', input.keys);
+  const values = input.values && upload('new_values', input.values);
   return Array.from({ length: end - first }, (_, step) => {
     const range = (buffer: DeviceBuffer) => ({ buffer, offset: step * stride, bytes });
     return kernels.launch(
       'append_token',
       { sequences },
-      { ...bindings, new_keys: range(keys), new_values: range(values) },
+      { ...bindings, new_keys: range(keys), ...(values ? { new_values: range(values) } : {}) },
     );
   });
 }

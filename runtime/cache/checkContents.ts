@@ -3,7 +3,9 @@ import { type ErrorCode, KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import type { SequenceLengths } from '../record.js';
 import { checkWhole } from './checkInput.js';
+import { checkTiltContents } from './checkTiltContents.js';
 import type { SequenceContents } from './contents.js';
+import { mostEvicted } from './lengths.js';
 
 /** Where lengths come from, for the texts of errors. */
 export interface LengthsOrigin {
@@ -25,7 +27,7 @@ export function checkLengths(
   lengths: SequenceLengths,
   { prefix, hint, code }: LengthsOrigin,
 ): void {
-  const most: Omit<SequenceLengths, 'refusedTokens'> = {
+  const most: Omit<SequenceLengths, 'refusedTokens' | 'evictedTokens'> = {
     sinkTokens: capacity.sinks,
     middleTokens: capacity.middle,
     streamTokens: capacity.stream,
@@ -37,11 +39,13 @@ export function checkLengths(
     const at = `${prefix}lengths.${name}`;
     checkWhole(lengths?.[name], { at, least: 0, most: most[name], hint: hint(name), code });
   }
+  const evicted = { least: 0, most: mostEvicted, hint: hint('evictedTokens'), code };
+  checkWhole(lengths.evictedTokens ?? 0, { at: `${prefix}lengths.evictedTokens`, ...evicted });
 }
 
 /**
  * Codes that a kernel would follow out of its memory, and numbers that would spread: indices past the codebook, widths
- * past the row, f16 that is not finite; and outliers of channels that there are none of.
+ * past the row, f16 that is not finite; outliers of channels that there are none of; and fields outside of their planes.
  *
  * @throws KvforgeError `invalid-input` with the part and the place in it
  */
@@ -53,6 +57,7 @@ export function checkContents(
   const refuse = (part: PartName, at: number, expected: string, received: string): never => {
     throw new KvforgeError('invalid-input', { at: `${prefix}${part}[${at}]`, expected, received, hint });
   };
+  if (g.family === 'tilt') checkTiltContents(g, parts, refuse);
   const dtypes = new Map(partsOf(g).map(({ name, dtype }) => [name, dtype]));
   for (const [name, bytes] of parts) {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);

@@ -1,20 +1,28 @@
 import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
-import { checkHalf } from '../halfBits.js';
+import { checkFit } from '../calibrate/checkFit.js';
+import { checkHalf, type HalfTensorShape } from '../halfBits.js';
+import type { TiltFit } from '../reference/tiltEncode.js';
 import { checkObject, checkWhole } from './checkInput.js';
 
 /** A prompt of one sequence and layer. */
 export interface Prompt {
   /** f16 bits [KV heads][tokens][head dim], after RoPE at positions 0 to tokens - 1. */
   readonly keys: Uint16Array;
-  /** f16 bits [KV heads][tokens][head dim]. */
-  readonly values: Uint16Array;
+  /** f16 bits [KV heads][tokens][head dim]. Left out for latents: there, a token of `keys` is its latent and its rotary part. */
+  readonly values?: Uint16Array | undefined;
   readonly tokens: number;
   /**
    * For schemes that weigh by queries: f16 bits [heads][positions][head dim], after RoPE, of the prompt's last positions;
    * 32 are enough.
    */
   readonly queries?: Uint16Array;
+  /**
+   * For schemes with tile-rotated keys, in place of queries: the layer of a calibration. Weights, transforms and widths are
+   * its own then, and the prompt gives mean, steps and codes. It stays in device memory with the cache until another one
+   * is given, so give the same object for all prompts of a layer, and leave its numbers as they are.
+   */
+  readonly fit?: TiltFit;
 }
 
 /**
@@ -37,8 +45,35 @@ export function checkPrompt(
     { name: 'channel', size: g.headDim },
   ];
   checkHalf(keys, { name: `keys, layer ${layer}`, dimensions });
-  checkHalf(values, { name: `values, layer ${layer}`, dimensions });
+  checkValues(g, values, { name: `values, layer ${layer}`, dimensions });
+  if (prompt.fit !== undefined) {
+    if (g.family !== 'tilt') {
+      const expected = `nothing, as ${g.scheme.name} does not rotate keys within tiles`;
+      throw new KvforgeError('wrong-use', { at: 'fit', expected, received: 'a fit', hint: 'Leave it out.' });
+    }
+    checkFit(g, prompt.fit, `fit, layer ${layer}`);
+    return 0;
+  }
   return g.weighted ? checkQueries(g, prompt, layer) : 0;
+}
+
+/**
+ * Values beside keys, of the same shape; none of latents.
+ *
+ * @throws KvforgeError `invalid-input` for a wrong length, a NaN or an infinity; `wrong-use` for what is missing, or too much
+ */
+export function checkValues(g: Geometry, values: Uint16Array | undefined, shape: HalfTensorShape): void {
+  if (g.family !== 'latent') {
+    checkHalf(values as Uint16Array, shape);
+    return;
+  }
+  if (values === undefined) return;
+  throw new KvforgeError('wrong-use', {
+    at: shape.name,
+    expected: `nothing, as ${g.scheme.name} codes latents`,
+    received: 'an array',
+    hint: 'Pass latent and rotary part of every token as keys.',
+  });
 }
 
 function checkQueries(g: Geometry, { queries, tokens: prompt }: Prompt, layer: number): number {

@@ -27,6 +27,8 @@ export function usedRows(
       return lengths.sinkTokens;
     case 'middle':
       return Math.ceil(lengths.middleTokens / tokensPerRow);
+    case 'tiles':
+      return lengths.middleTokens > 0 ? Math.ceil((lengths.sinkTokens + lengths.middleTokens) / tokensPerRow) : 0;
     case 'stream':
       return lengths.streamTokens;
     case 'window':
@@ -65,6 +67,7 @@ export function readContents(layout: SequenceLayout, share: Uint8Array, lengths:
     }
     parts.set(part.name, bytes);
   }
-  const { sinkTokens, middleTokens, streamTokens, windowTokens, promptTokens } = lengths;
-  return { lengths: { sinkTokens, middleTokens, streamTokens, windowTokens, windowStart: 0, promptTokens }, parts };
+  const { sinkTokens, middleTokens, streamTokens, windowTokens, promptTokens, evictedTokens = 0 } = lengths;
+  const held = { sinkTokens, middleTokens, streamTokens, windowTokens, windowStart: 0, promptTokens };
+  return { lengths: evictedTokens > 0 ? { ...held, evictedTokens } : held, parts };
 }

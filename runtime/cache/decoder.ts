@@ -3,6 +3,7 @@ import { attendLaunches, chosenSplits } from '../attendLaunches.js';
 import type { BufferRange, DeviceBuffer, Recording } from '../device.js';
 import { checkHalf } from '../halfBits.js';
 import { checkSplits } from './checkInput.js';
+import { checkValues } from './checkPrompt.js';
 import { type GrowingLengths, grownWithin } from './lengths.js';
 import type { CacheMemory } from './memory.js';
 import type { Turns } from './turns.js';
@@ -19,6 +20,7 @@ export interface DecoderOptions {
 export interface DecoderBuffers {
   /** f16 bits [sequences][KV heads][head dim] of the next token of every sequence, after RoPE at its position. */
   readonly keys: Required<BufferRange>;
+  /** Empty for latents. */
   readonly values: Required<BufferRange>;
   /** f16 bits [sequences][heads][head dim], after RoPE. */
   readonly query: Required<BufferRange>;
@@ -93,16 +95,18 @@ export class Decoder {
     const owned: DeviceBuffer[] = [];
     const recordings: Recording[] = [];
     const tokenBytes = sequences * g.width * 2;
+    const valueBytes = g.family === 'latent' ? 0 : tokenBytes;
     const stride = Math.ceil(tokenBytes / rangeAlignment) * rangeAlignment;
     const queryBytes = sequences * g.heads * g.headDim * 2;
     try {
       const buffer = device.allocate('inputs', 2 * stride + queryBytes);
       owned.push(buffer);
       const keys = { buffer, offset: 0, bytes: tokenBytes };
-      const values = { buffer, offset: stride, bytes: tokenBytes };
+      const values = { buffer, offset: stride, bytes: valueBytes };
       const query = { buffer, offset: 2 * stride, bytes: queryBytes };
       const { runs, output } = attendLaunches(kernels, { ...bindings, query, seen }, plan, owned);
-      const append = kernels.launch('append_token', { sequences }, { ...bindings, new_keys: keys, new_values: values });
+      const token = { new_keys: keys, ...(valueBytes > 0 ? { new_values: values } : {}) };
+      const append = kernels.launch('append_token', { sequences }, { ...bindings, ...token });
       for (const [index, launches] of runs.entries()) {
         recordings.push(await device.record(index === 0 ? [append, ...launches] : launches));
       }
@@ -119,29 +123,29 @@ export class Decoder {
    * appended to some sequences (`KvCache.lengths` tells), and the decoder ends: open another one.
    *
    * @param keys f16 bits [sequences][KV heads][head dim], after RoPE at each sequence's next position
+   * @param values of the same shape; left out for latents, which need none
    * @param query f16 bits [sequences][heads][head dim], after RoPE
    * @returns float32 [sequences][heads][head dim]
    * @throws KvforgeError `invalid-input` for a wrong length, a NaN or an infinity, with its position; `does-not-fit` when
    * a sequence's stream has no room; then no sequence is changed
    */
-  step(keys: Uint16Array, values: Uint16Array, query: Uint16Array): Promise<Float32Array> {
+  step(keys: Uint16Array, values: Uint16Array | undefined, query: Uint16Array): Promise<Float32Array> {
     return this.#turn(async (memory) => {
       const { device, geometry: g, capacity } = memory;
-      const check = (bits: Uint16Array, name: string, rows: { readonly name: string; readonly size: number }) =>
-        checkHalf(bits, {
-          name: `${name}, layer ${capacity.layer}`,
-          dimensions: [{ name: 'sequence', size: capacity.sequences }, rows, { name: 'channel', size: g.headDim }],
-        });
-      check(keys, 'keys', { name: 'KV head', size: g.kvHeads });
-      check(values, 'values', { name: 'KV head', size: g.kvHeads });
-      check(query, 'query', { name: 'head', size: g.heads });
+      const shape = (name: string, rows: { readonly name: string; readonly size: number }) => ({
+        name: `${name}, layer ${capacity.layer}`,
+        dimensions: [{ name: 'sequence', size: capacity.sequences }, rows, { name: 'channel', size: g.headDim }],
+      });
+      checkHalf(keys, shape('keys', { name: 'KV head', size: g.kvHeads }));
+      checkValues(g, values, shape('values', { name: 'KV head', size: g.kvHeads }));
+      checkHalf(query, shape('query', { name: 'head', size: g.heads }));
       await this.#grow(() => {
         const parts = [
           [this.buffers.keys, keys],
           [this.buffers.values, values],
           [this.buffers.query, query],
         ] as const;
-        for (const [{ offset }, bits] of parts) this.#input.set(bits, offset / 2);
+        for (const [{ offset }, bits] of parts) if (bits) this.#input.set(bits, offset / 2);
         device.write(this.buffers.keys.buffer, this.#input);
       });
       const bytes = await device.read(this.buffers.output);

@@ -8,6 +8,7 @@ import { shown } from './checkInput.js';
 import { type SequenceContents, usedRows } from './contents.js';
 import { checkFileBytes } from './fileBytes.js';
 import type { CacheIdentity } from './identity.js';
+import { mostEvicted } from './lengths.js';
 
 /**
  * The file of a cache: safetensors, with one tensor for every part in use, `sequences.3.keyCodes`, and in the metadata
@@ -65,6 +66,7 @@ const sequencesSchema = z
       windowTokens: count,
       windowStart: z.literal(0),
       promptTokens: count,
+      evictedTokens: z.int().min(0).max(mostEvicted).default(0),
     }),
   )
   .min(1);

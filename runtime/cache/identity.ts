@@ -1,8 +1,10 @@
 import { KvforgeError } from '../../dsl/errors.js';
 import type { LowRankGeometry, ScalarGroups } from '../../dsl/geometry.js';
+import type { LatentGeometry } from '../../dsl/latentGeometry.js';
 import { levelsOf } from '../../dsl/levels.js';
 import type { RopeShape } from '../../dsl/model.js';
-import type { ScalarChain } from '../../dsl/scheme.js';
+import type { LatentChain, ScalarChain, TiltValues } from '../../dsl/scheme.js';
+import type { TiltGeometry } from '../../dsl/tiltGeometry.js';
 import { shown } from './checkInput.js';
 import type { CacheMemory } from './memory.js';
 
@@ -41,18 +43,27 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
       ...(frequenciesDepend(rope) ? { frequencyTokens: capacity.tokens } : {}),
     },
     scheme: {
-      ...(g.family === 'low-rank'
-        ? lowRankCodes(g)
-        : { keys: scalarCode(g.scheme.keys, g.keys), values: scalarCode(g.scheme.values, g.values) }),
+      ...(g.family === 'tilt'
+        ? tiltCodes(g)
+        : g.family === 'latent'
+          ? latentCodes(g)
+          : g.family === 'low-rank'
+            ? lowRankCodes(g)
+            : { keys: scalarCode(g.scheme.keys, g.keys), values: scalarCode(g.scheme.values, g.values) }),
       sinks: scheme.sinks,
       window: scheme.window,
       stream: {
         codec: scheme.stream.name,
         bits: g.streamBits,
-        levels: [...levelsOf(scheme.stream, g.headDim)],
+        levels: [...levelsOf(scheme.stream, g.family === 'latent' ? g.latentDim : g.headDim)],
       },
     },
-    model: { heads: g.heads, kvHeads: g.kvHeads, headDim: g.headDim },
+    model: {
+      heads: g.heads,
+      kvHeads: g.kvHeads,
+      headDim: g.headDim,
+      ...(g.family === 'latent' ? { latentDim: g.latentDim } : {}),
+    },
     layer: {
       index: capacity.layer,
       slidingWindow,
@@ -65,6 +76,15 @@ export function cacheIdentity({ geometry: g, capacity, layer, frequencies }: Cac
   };
   // As a file gives it back: a negative zero, for one, comes out as zero.
   return JSON.parse(JSON.stringify(identity)) as CacheIdentity;
+}
+
+function tiltCodes(g: TiltGeometry): { readonly keys: Json; readonly values: Json } {
+  const { keys, values } = g.scheme;
+  const { tile, rangeBlock, groupComponents, keyNibbles, gained } = g;
+  return {
+    keys: { codecs: keys.map(({ name }) => name), tile, rangeBlock, groupComponents, keyNibbles },
+    values: { code: scalarCode(values, g.values), gained },
+  };
 }
 
 function lowRankCodes(g: LowRankGeometry): { readonly keys: Json; readonly values: Json } {
@@ -81,7 +101,17 @@ function lowRankCodes(g: LowRankGeometry): { readonly keys: Json; readonly value
   };
 }
 
-function scalarCode(chain: ScalarChain, { codec, levelChannels, outlierCap, ...groups }: ScalarGroups): Json {
+function latentCodes({ scheme, latent, rotary }: LatentGeometry): { readonly latent: Json; readonly rotary: Json } {
+  return {
+    latent: scalarCode(scheme.latent, latent),
+    rotary: scheme.rotary === 'exact' ? scheme.rotary : scalarCode(scheme.rotary, rotary!),
+  };
+}
+
+function scalarCode(
+  chain: ScalarChain | LatentChain | TiltValues,
+  { codec, levelChannels, outlierCap, projection, ...groups }: ScalarGroups,
+): Json {
   return {
     codecs: [...chain.map(({ name }) => name), codec.name],
     bits: groups.bits,
@@ -89,6 +119,7 @@ function scalarCode(chain: ScalarChain, { codec, levelChannels, outlierCap, ...g
     scaleChannels: groups.scaleChannels,
     hasOffset: codec.device.offset !== undefined,
     ...(outlierCap > 0 ? { outlierCap } : {}),
+    ...(projection.length > 0 ? { projection } : {}),
     levels: [...levelsOf(codec, levelChannels)],
   };
 }

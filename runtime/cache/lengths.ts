@@ -3,6 +3,9 @@ import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import type { SequenceLengths } from '../record.js';
 
+/** Most evicted tokens that a record counts. */
+export const mostEvicted = 2 ** 31;
+
 export const emptyLengths: SequenceLengths = {
   sinkTokens: 0,
   middleTokens: 0,
@@ -84,5 +87,7 @@ export function croppedLengths(lengths: SequenceLengths, tokens: number): Sequen
     windowTokens: keep(lengths.windowTokens),
     windowStart: lengths.windowStart,
     promptTokens: Math.min(lengths.promptTokens, tokens),
+    // An empty sequence starts anew; of any other, what was evicted came before its last token or does not matter.
+    evictedTokens: tokens === 0 ? 0 : (lengths.evictedTokens ?? 0),
   };
 }

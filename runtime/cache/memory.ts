@@ -2,6 +2,7 @@ import { layoutSequence, recordBytes, recordWords, type SequenceLayout } from '.
 import { KvforgeError } from '../../dsl/errors.js';
 import type { Geometry } from '../../dsl/geometry.js';
 import { frequenciesFor, type LayerShape, layerShape } from '../../dsl/model.js';
+import { KeptFit } from '../calibrate/keptFit.js';
 import type { BufferRange, Device, DeviceBuffer } from '../device.js';
 import type { LoadedKernels } from '../kernels.js';
 import { readRecord, type SequenceLengths, writeRecord } from '../record.js';
@@ -21,6 +22,7 @@ export class CacheMemory {
   /** Radians a position of the layer's pairs. */
   readonly frequencies: readonly number[];
   readonly layout: SequenceLayout;
+  readonly keptFit = new KeptFit();
   readonly #cache: DeviceBuffer;
   readonly #sequences: DeviceBuffer;
   readonly #tables: DeviceBuffer;
@@ -154,6 +156,7 @@ export class CacheMemory {
   }
 
   release(): void {
+    this.keptFit.release();
     for (const buffer of [this.#cache, this.#sequences, this.#tables]) buffer.release();
   }
 }

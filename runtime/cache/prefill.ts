@@ -1,3 +1,4 @@
+import { shareLaunch } from '../calibrate/keptFit.js';
 import { encodeLaunches } from '../encode.js';
 import { checkPrompt, type Prompt } from './checkPrompt.js';
 import { promptLengths } from './lengths.js';
@@ -11,19 +12,32 @@ export async function prefill(memory: CacheMemory, sequence: number, prompt: Pro
   const lengths = promptLengths(g, prompt.tokens);
   await scopedOrEmpty(memory, [sequence], async (owned) => {
     memory.writeRecord(sequence, lengths, { queryTokens });
-    const upload = (label: string, data: Uint16Array) => {
+    const upload = (label: string, data: Uint16Array | Float32Array) => {
       const buffer = device.allocate(label, data.byteLength);
       owned.push(buffer);
       device.write(buffer, data);
       return { buffer };
     };
+    const fit = prompt.fit && g.family === 'tilt' ? memory.keptFit.of(device, g, prompt.fit) : undefined;
+    const bindings = memory.bindingsOf(sequence);
     const input = {
-      ...memory.bindingsOf(sequence),
+      ...bindings,
       keys: upload('keys', prompt.keys),
-      values: upload('values', prompt.values),
-      ...(prompt.queries && g.weighted ? { queries: upload('queries', prompt.queries) } : {}),
+      ...(prompt.values ? { values: upload('values', prompt.values) } : {}),
+      ...(fit && { fit: fit.encoder }),
+      ...(prompt.queries && g.weighted && !fit ? { queries: upload('queries', prompt.queries) } : {}),
     };
     const sizes = { promptTokens: prompt.tokens, middleTokens: lengths.middleTokens, queryTokens };
-    await device.run(encodeLaunches(kernels, input, sizes, owned));
+    const to = {
+      parts: memory.layout.parts,
+      base: memory.shareOffset(memory.shares[sequence]!),
+      cache: bindings.cache,
+    };
+    const placing = fit ? [shareLaunch(kernels, fit, to, owned)] : [];
+    await device.run([...placing, ...encodeLaunches(kernels, input, sizes, owned)]);
+  }).catch((fault: unknown) => {
+    // What could not be uploaded may show only once it is read, and must not serve the next prompt.
+    memory.keptFit.release();
+    throw fault;
   });
 }

@@ -1,5 +1,5 @@
 import { attendLaunches, chosenSplits } from '../attendLaunches.js';
-import type { DeviceBuffer } from '../device.js';
+import type { DeviceBuffer, Launch } from '../device.js';
 import { checkHalf } from '../halfBits.js';
 import { checkSplits, checkWhole } from './checkInput.js';
 import { totalTokens } from './lengths.js';
@@ -13,7 +13,7 @@ export interface AttendOptions {
   readonly splits?: number;
 }
 
-/** Decoded tokens in order, f16 bits [KV heads][tokens][head dim], keys after RoPE. */
+/** Decoded tokens in order, f16 bits [KV heads][tokens][head dim], keys after RoPE; of latents there are no values. */
 export interface DecodedTokens {
   readonly keys: Uint16Array;
   readonly values: Uint16Array;
@@ -52,24 +52,37 @@ export async function attend(memory: CacheMemory, query: Uint16Array, options: A
   });
 }
 
+/** The launch that decodes all tokens of a sequence on the device, and what it writes: f16 [KV heads][tokens][head dim]. */
+export function decodeLaunch(
+  memory: CacheMemory,
+  sequence: number,
+  tokens: number,
+  owned: DeviceBuffer[],
+): { readonly launch: Launch; readonly keys: DeviceBuffer; readonly values: DeviceBuffer | undefined } {
+  const allocate = (label: string) => {
+    const buffer = memory.device.allocate(label, tokens * memory.geometry.width * 2);
+    owned.push(buffer);
+    return buffer;
+  };
+  const keys = allocate('keys');
+  const values = memory.geometry.family === 'latent' ? undefined : allocate('values');
+  const written = { keys: { buffer: keys }, ...(values ? { values: { buffer: values } } : {}) };
+  const bindings = { ...memory.bindingsOf(sequence), ...written };
+  return { launch: memory.kernels.launch('decompress', { tokens }, bindings), keys, values };
+}
+
 /** Decodes a sequence to f16. */
 export async function decompress(memory: CacheMemory, sequence: number): Promise<DecodedTokens> {
-  const { geometry: g, device, kernels } = memory;
+  const { device } = memory;
   const tokens = totalTokens(await memory.readRecord(sequence));
   if (tokens === 0) return { keys: new Uint16Array(0), values: new Uint16Array(0), tokens };
   return scoped(async (owned) => {
-    const allocate = (label: string) => {
-      const buffer = device.allocate(label, tokens * g.width * 2);
-      owned.push(buffer);
-      return buffer;
-    };
-    const [keys, values] = [allocate('keys'), allocate('values')];
-    const bindings = { ...memory.bindingsOf(sequence), keys: { buffer: keys }, values: { buffer: values } };
-    await device.run([kernels.launch('decompress', { tokens }, bindings)]);
+    const { launch, keys, values } = decodeLaunch(memory, sequence, tokens, owned);
+    await device.run([launch]);
     const halves = async (buffer: DeviceBuffer) => {
       const bytes = await device.read(buffer);
       return new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
     };
-    return { keys: await halves(keys), values: await halves(values), tokens };
+    return { keys: await halves(keys), values: values ? await halves(values) : new Uint16Array(0), tokens };
   });
 }

@@ -34,7 +34,7 @@ export interface MeasureInput {
 export type MeasuredRow = Omit<CompareRow, 'front' | 'times'>;
 
 /** Entries that neither compress a prompt nor attend. */
-const unused = ['append_token', 'decompress'];
+const unused = ['append_token', 'decompress', 'mass_scores', 'mass_tokens', 'move_words'];
 
 /**
  * Bytes, attention error and kernel error of one scheme. What is wrong with one scheme must not end the comparison of

@@ -33,6 +33,7 @@ u64 kvf_shuffle(u32 line, u32 mask, u64 value, u32 argument, u32 width, u32 mode
 u32 kvf_ballot(u32 line, u32 mask, u32 predicate);
 KvfFloatQuad kvf_mma_f16(float d0, float d1, float d2, float d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1,
                          u32 line);
+KvfQuad kvf_mma_bytes(const i32* d, const u32* a, const u32* b, u32 b_signed, u32 line);
 KvfQuad kvf_load_matrix(u32 line, bool transposed, const void* row);
 u32 kvf_transpose(u32 line, u32 pair);
 void kvf_named_barrier(u32 line, u32 number, u32 threads, u32 waits);

@@ -48,6 +48,30 @@ inline void multiply_f16(Thread* lanes) {
   }
 }
 
+// m16n8k32 of bytes, a unsigned: a0 has (g, 4t..4t+3), a1 row g + 8, a2 and a3 the same 16 further along k, b0 and b1 column g.
+inline void multiply_bytes(Thread* lanes, bool b_signed) {
+  i32 a[16][32];
+  i32 b[32][8];
+  for (u32 lane = 0; lane < 32; ++lane) {
+    const u32 g = lane / 4, t = lane % 4;
+    const u32* operand = lanes[lane].operand;
+    for (u32 i = 0; i < 16; ++i) {
+      a[g + i / 4 % 2 * 8][i / 8 * 16 + t * 4 + i % 4] = static_cast<i32>(operand[4 + i / 4] >> i % 4 * 8 & 255u);
+    }
+    for (u32 i = 0; i < 8; ++i) {
+      const u32 byte = operand[8 + i / 4] >> i % 4 * 8 & 255u;
+      b[i / 4 * 16 + t * 4 + i % 4][g] = b_signed ? static_cast<signed char>(byte) : static_cast<i32>(byte);
+    }
+  }
+  for (u32 lane = 0; lane < 32; ++lane) {
+    for (u32 i = 0; i < 4; ++i) {
+      u32 sum = lanes[lane].operand[i];
+      for (u32 k = 0; k < 32; ++k) sum += static_cast<u32>(a[lane / 4 + i / 2 * 8][k] * b[k][2 * (lane % 4) + i % 2]);
+      lanes[lane].result[i] = sum;
+    }
+  }
+}
+
 // Lanes 8i..8i+7 name the rows of the 8x8 matrix i; register i of lane l gets two neighbours of row g of that matrix, or
 // of column g of it.
 inline void load_matrices(Thread* lanes, bool transposed) {

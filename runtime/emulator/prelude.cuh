@@ -50,6 +50,8 @@ KVF_INLINE const T* again(const T* pointer) {
 #define __any_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 1u : 0u) != 0u)
 #define __all_sync(mask, predicate) (kvf_ballot(__LINE__, mask, (predicate) ? 0u : 1u) == 0u)
 #define mma_m16n8k16(...) kvf_mma_f16_at(__LINE__, __VA_ARGS__)
+#define multiply_codes(...) kvf_mma_bytes_at(__LINE__, 0u, __VA_ARGS__)
+#define multiply_codes_signed(...) kvf_mma_bytes_at(__LINE__, 1u, __VA_ARGS__)
 #define ldmatrix_x4(...) kvf_load_matrix_at(__LINE__, false, __VA_ARGS__)
 #define ldmatrix_x4_trans(...) kvf_load_matrix_at(__LINE__, true, __VA_ARGS__)
 #define transpose_8x8(pair) kvf_transpose(__LINE__, pair)
@@ -75,6 +77,12 @@ KVF_INLINE void kvf_mma_f16_at(u32 line, float (&d)[4], const u32 (&a)[4], const
   d[1] = sum.value[1];
   d[2] = sum.value[2];
   d[3] = sum.value[3];
+}
+
+KVF_INLINE void kvf_mma_bytes_at(
+    u32 line, u32 b_signed, i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const i32 (&c)[4]) {
+  const KvfQuad sum = kvf_mma_bytes(c, a, b, b_signed, line);
+  __builtin_memcpy(d, &sum, 16);
 }
 
 KVF_INLINE void kvf_load_matrix_at(u32 line, bool transposed, u32 (&r)[4], const void* row) {

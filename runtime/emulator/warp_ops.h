@@ -10,6 +10,8 @@ enum Operation : u32 {
   op_shuffle,
   op_ballot,
   op_mma_f16,
+  op_mma_bytes,
+  op_mma_bytes_signed,
   op_load_matrix,
   op_load_transposed,
   op_transpose,
@@ -155,6 +157,9 @@ inline KvfQuad warp_matrix(Operation operation, u32 line, u64 pc) {
   if (group != nullptr) {
     Thread* lanes = lanes_of_warp();
     if (operation == op_mma_f16) multiply_f16(lanes);
+    if (operation == op_mma_bytes || operation == op_mma_bytes_signed) {
+      multiply_bytes(lanes, operation == op_mma_bytes_signed);
+    }
     if (operation == op_load_matrix || operation == op_load_transposed) {
       check_rows();
       load_matrices(lanes, operation == op_load_transposed);
@@ -236,6 +241,14 @@ __attribute__((noinline)) KvfFloatQuad kvf_mma_f16(float d0, float d1, float d2,
   KvfFloatQuad sum;
   memcpy(&sum, &bits, sizeof sum);
   return sum;
+}
+
+__attribute__((noinline)) KvfQuad kvf_mma_bytes(const i32* d, const u32* a, const u32* b, u32 b_signed, u32 line) {
+  u32* operand = kvf::block.current->operand;
+  memcpy(operand, d, 16);
+  memcpy(operand + 4, a, 16);
+  memcpy(operand + 8, b, 8);
+  return kvf::warp_matrix(b_signed != 0 ? kvf::op_mma_bytes_signed : kvf::op_mma_bytes, line, KVF_PC);
 }
 
 __attribute__((noinline)) KvfQuad kvf_load_matrix(u32 line, bool transposed, const void* row) {

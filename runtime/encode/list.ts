@@ -7,11 +7,14 @@ export interface EncodeInput {
   readonly sequence: BufferRange;
   /** f16 [KV heads][prompt tokens][head dim], keys after RoPE. */
   readonly keys: BufferRange;
-  readonly values: BufferRange;
+  /** Left out for latents, which are keys and values at once. */
+  readonly values?: BufferRange;
   /** f16 [heads][query tokens][head dim], after RoPE at the last positions, where the scheme weighs by queries. */
   readonly queries?: BufferRange;
   readonly tables: BufferRange;
   readonly cache: BufferRange;
+  /** A fit of other text, whose parts of the share are already written. */
+  readonly fit?: { readonly weights: BufferRange; readonly vectors: BufferRange; readonly columnScales: BufferRange };
 }
 
 /** Sizes that decide the grids. */

@@ -10,7 +10,7 @@ import { type EncodeInput, EncodeList, type EncodeSizes } from './list.js';
 export function lowRankLaunches(
   kernels: LoadedKernels,
   g: LowRankGeometry,
-  input: EncodeInput,
+  input: Required<Pick<EncodeInput, 'values'>> & EncodeInput,
   sizes: EncodeSizes,
   owned: DeviceBuffer[],
 ): readonly Launch[] {

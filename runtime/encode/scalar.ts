@@ -7,7 +7,7 @@ import { type EncodeInput, EncodeList, type EncodeSizes } from './list.js';
 export function scalarLaunches(
   kernels: LoadedKernels,
   g: ScalarGeometry,
-  input: EncodeInput,
+  input: Required<Pick<EncodeInput, 'values'>> & EncodeInput,
   sizes: EncodeSizes,
   owned: DeviceBuffer[],
 ): readonly Launch[] {
@@ -22,6 +22,7 @@ export function scalarLaunches(
     list.launch(`turn_${operand}`, { sequence, vectors, ...(g[operand].unrotated ? { tables } : {}), plain });
     list.launch(`scale_${operand}`, { sequence, plain, cache });
     list.launch(`pack_${operand}`, { sequence, plain, tables, cache });
+    if (g[operand].projection.length > 0) list.launch('sign_keys', { sequence, plain, tables, cache });
     if (g[operand].outlierCap === 0) continue;
     const clamped = list.words(`clamped_${operand}`, sizes.middleTokens * g.kvHeads);
     list.launch(`sparse_${operand}`, { sequence, plain, tables, cache, clamped });

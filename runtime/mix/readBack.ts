@@ -2,11 +2,15 @@ import type { ScalarGroups } from '../../dsl/geometry.js';
 import { levelsOf } from '../../dsl/levels.js';
 import { trimUnits } from '../../dsl/scheme.js';
 import { hadamard } from '../reference/hadamard.js';
+import { fromPolarForm } from '../reference/polar.js';
 import { toHalf } from '../reference/quantize.js';
+import { encodeResiduals, residualOf } from '../reference/residualSigns.js';
 import { type Rotation, rotate } from '../reference/rope.js';
+import type { ScalarCodes } from '../reference/scalar.js';
 import { blocksOf, inForm, numbersOf } from '../reference/scalarEncode.js';
 import { sliceTokens } from '../reference/segmentsEncode.js';
 import { type HeadTensor, vectorAt } from '../reference/shapes.js';
+import { codingOf } from '../reference/unpackScalar.js';
 
 /** Tokens of a prompt that are coded: consecutive, from one on. */
 export interface CodedTokens {
@@ -25,17 +29,30 @@ export interface CodedTokens {
  */
 export function readBack(groups: ScalarGroups, exact: HeadTensor, middle: CodedTokens, rope: Rotation): HeadTensor {
   const { first, tokens } = middle;
-  const form = groups.unrotated ? 'unrotated' : groups.turned ? 'turned' : 'cached';
+  const { form } = codingOf(groups);
   const decoded = decodedNumbers(groups, inForm(sliceTokens(exact, first, tokens), form, first, rope));
   const read: HeadTensor = { ...exact, data: exact.data.slice() };
   for (let head = 0; head < exact.heads; head++) {
     for (let token = 0; token < tokens; token++) {
       const vector = vectorAt(decoded, head, token);
-      const turned = form === 'turned' ? hadamard(vector) : vector;
-      vectorAt(read, head, first + token).set(form === 'unrotated' ? rotate(turned, first + token, rope) : turned);
+      vectorAt(read, head, first + token).set(inCacheForm(vector, form, first + token, rope));
     }
   }
   return read;
+}
+
+/** A vector as the cache has it, from the form that is coded. */
+function inCacheForm(vector: Float64Array, form: ScalarCodes['form'], position: number, rope: Rotation): Float64Array {
+  switch (form) {
+    case 'turned':
+      return hadamard(vector);
+    case 'unrotated':
+      return rotate(vector, position, rope);
+    case 'polar':
+      return fromPolarForm(vector, rope);
+    case 'cached':
+      return vector;
+  }
 }
 
 /** What the codes of numbers stand for, with the outliers that are kept beside them. */
@@ -54,7 +71,23 @@ function decodedNumbers(groups: ScalarGroups, numbers: HeadTensor): HeadTensor {
     }
   }
   if (groups.outlierCap > 0) addOutliers(groups.outlierCap, decoded, residuals);
+  if (groups.projection.length > 0) addSigned(groups.projection, decoded, numbers);
   return decoded;
+}
+
+/** What the signs and the length of what codes leave stand for. */
+function addSigned(projection: readonly number[], decoded: HeadTensor, numbers: HeadTensor): void {
+  const { channels: d, heads } = numbers;
+  const left = { ...numbers, data: numbers.data.map((x, i) => x - decoded.data[i]!) };
+  const { signs, norms } = encodeResiduals(left, projection);
+  for (let head = 0; head < heads; head++) {
+    for (let token = 0; token < numbers.tokens; token++) {
+      const at = token * heads + head;
+      const kept = residualOf(signs.subarray(at * d, (at + 1) * d), norms[at]!, projection);
+      const vector = vectorAt(decoded, head, token);
+      for (let i = 0; i < d; i++) vector[i]! += kept[i]!;
+    }
+  }
 }
 
 interface CodedBlock {

@@ -3,7 +3,7 @@ import { inverseNormalCdf, normalBetween, normalDensity } from './normal.js';
 import { toHalf } from './quantize.js';
 
 /**
- * The 2^bits levels of the Lloyd-Max quantiser of N(0, 1/d), ascending: started at the quantiles (i + 1/2) / 2^bits,
+ * The 2^bits levels of the Lloyd-Max quantizer of N(0, 1/d), ascending: started at the quantiles (i + 1/2) / 2^bits,
  * then each level goes to the mean of its cell, whose edges are midpoints; ended after `rounds`, or when no level
  * moves by 1e-9 or more.
  *

@@ -2,9 +2,11 @@ import { layerShape, type ModelShape } from '../../dsl/model.js';
 import { hadamard } from './hadamard.js';
 import { nearestLevel } from './lloydMax.js';
 import { encodeOutliers, type OutlierRule } from './outliers.js';
+import { polarForm } from './polar.js';
 import { largestHalf, toHalf } from './quantize.js';
+import { encodeResiduals } from './residualSigns.js';
 import { type Rotation, unrotate } from './rope.js';
-import type { ScalarBlock, ScalarCodes, ScalarParts } from './scalar.js';
+import { codedVector, type ScalarBlock, type ScalarCodes, type ScalarParts } from './scalar.js';
 import { encodeSegments, requireCache, type SegmentOptions, sliceTokens } from './segmentsEncode.js';
 import { type Cache, type HeadTensor, vectorAt } from './shapes.js';
 
@@ -77,11 +79,13 @@ export interface ScalarCoding extends Pick<ScalarCodes, 'form' | 'block'> {
   readonly rule: ScalarRule;
   /** What is kept beside the codes; nothing if left out. */
   readonly outliers?: OutlierRule;
+  /** [d], 1 or -1, for the signs of what the codes leave; none are kept if left out. */
+  readonly projection?: ArrayLike<number>;
 }
 
 export interface ScalarOptions extends SegmentOptions {
   readonly keys: ScalarCoding;
-  /** Not before RoPE. */
+  /** Neither before RoPE nor as radii and angles. */
   readonly values: ScalarCoding;
   /** The layer of the model whose RoPE this is; the first if left out. */
   readonly layer?: number;
@@ -106,6 +110,8 @@ export function encodeScalar(cache: Cache, model: ModelShape, options: ScalarOpt
   requireCache(cache, model);
   const faults: [fault: boolean, message: string][] = [
     [options.values.form === 'unrotated', 'values have no RoPE to take off'],
+    [options.values.form === 'polar', 'values have no pairs that RoPE turns'],
+    [options.keys.form === 'polar' && options.keys.block.channels > 1, 'radii and angles have no scale in common'],
     ...[options.keys, options.values].map(({ block }): [boolean, string] => [
       model.headDim % block.channels !== 0,
       `${block.channels} channels of a scale do not divide a head of ${model.headDim}`,
@@ -148,7 +154,13 @@ export function inForm(tensor: HeadTensor, form: ScalarCodes['form'], first: num
     for (let token = 0; token < tensor.tokens; token++) {
       const vector = vectorAt(tensor, head, token);
       const turned = form === 'turned' ? hadamard(vector) : vector;
-      vectorAt(formed, head, token).set(form === 'unrotated' ? unrotate(vector, first + token, rope) : turned);
+      const coded =
+        form === 'polar'
+          ? polarForm(vector, rope)
+          : form === 'unrotated'
+            ? unrotate(vector, first + token, rope)
+            : turned;
+      vectorAt(formed, head, token).set(coded);
     }
   }
   return formed;
@@ -195,7 +207,7 @@ export function numbersOf(
 
 function encodeNumbers(
   numbers: HeadTensor,
-  { rule, form, block, outliers }: ScalarCoding,
+  { rule, form, block, outliers, projection }: ScalarCoding,
 ): { readonly codes: ScalarCodes; readonly clamped: number } {
   const { heads, channels: d } = numbers;
   const blocks = blocksOf(block, numbers);
@@ -214,6 +226,16 @@ function encodeNumbers(
   }
   const values = Float64Array.from(rule.levels);
   const dense = { form, block, codes, scales, ...(rule.offset === 'none' ? {} : { offsets }), values };
+  if (projection) {
+    const left = { ...numbers, data: new Float64Array(numbers.data.length) };
+    for (let head = 0; head < heads; head++) {
+      for (let token = 0; token < numbers.tokens; token++) {
+        const stands = codedVector(dense, { token, head, heads, channels: d });
+        vectorAt(left, head, token).set(vectorAt(numbers, head, token).map((x, i) => x - stands[i]!));
+      }
+    }
+    return { codes: { ...dense, residuals: encodeResiduals(left, projection) }, clamped: 0 };
+  }
   if (!outliers) return { codes: dense, clamped: 0 };
   const { kept, clamped } = encodeOutliers(numbers, dense, outliers);
   return { codes: { ...dense, outliers: kept }, clamped };

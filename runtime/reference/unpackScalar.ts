@@ -1,6 +1,7 @@
 import type { PartName } from '../../codegen/plan/layout.js';
 import type { ScalarGeometry, ScalarGroups } from '../../dsl/geometry.js';
 import type { SequenceLengths } from '../record.js';
+import type { ResidualSigns } from './residualSigns.js';
 import type { ScalarBlock, ScalarCodes, ScalarMiddle, ScalarOutliers } from './scalar.js';
 import type { ShareReader } from './shareReader.js';
 
@@ -14,11 +15,12 @@ export interface MiddleValues {
 export function codingOf({
   turned,
   unrotated,
+  polar,
   scaleTokens,
   scaleChannels,
 }: ScalarGroups): Pick<ScalarCodes, 'form' | 'block'> {
   return {
-    form: turned ? 'turned' : unrotated ? 'unrotated' : 'cached',
+    form: turned ? 'turned' : unrotated ? 'unrotated' : polar ? 'polar' : 'cached',
     block: { tokens: scaleTokens === 0 ? 'prompt' : scaleTokens, channels: scaleChannels },
   };
 }
@@ -40,7 +42,7 @@ export function unpackScalarMiddle(
     [codes, scales, offsets, outliers]: readonly [PartName, PartName, PartName, PartName],
     stands: ArrayLike<number>,
   ): ScalarCodes => {
-    const { bits, headWords, scaleRowWords, outlierCap: cap } = groups;
+    const { bits, headWords, scaleRowWords, outlierCap: cap, projection } = groups;
     const coding = codingOf(groups);
     const rows = blockRows(coding.block, middleTokens);
     const row = { count: g.width / coding.block.channels, words: scaleRowWords };
@@ -51,6 +53,7 @@ export function unpackScalarMiddle(
       scales: reader.halfRows(scales, rows, row),
       ...(groups.codec.device.offset ? { offsets: reader.halfRows(offsets, rows, row) } : {}),
       values: Float64Array.from(stands),
+      ...(projection.length > 0 ? { residuals: unpackResiduals(g, reader, projection, middleTokens) } : {}),
       ...(cap > 0 ? { outliers: unpackOutliers(reader, outliers, cap, middleTokens * g.kvHeads) } : {}),
     };
   };
@@ -61,6 +64,21 @@ export function unpackScalarMiddle(
     keys: codesOf(g.keys, ['keyCodes', 'keyScales', 'keyOffsets', 'keyOutliers'], values.keys),
     values: codesOf(g.values, ['valueCodes', 'valueScales', 'valueOffsets', 'valueOutliers'], values.values),
     ...(hasOutliers ? { clamped: unpackCounts(reader, middleTokens) } : {}),
+  };
+}
+
+/** A bit a channel, and a float16 of each vector. */
+function unpackResiduals(
+  g: ScalarGeometry,
+  reader: ShareReader,
+  projection: readonly number[],
+  tokens: number,
+): ResidualSigns {
+  const vectors = { count: g.headDim, words: g.headDim / 32, bits: 1 };
+  return {
+    projection,
+    signs: reader.fieldRows('residualSigns', tokens * g.kvHeads, vectors),
+    norms: reader.halfRows('residualNorms', tokens, { count: g.kvHeads, words: g.normWords }),
   };
 }
 

@@ -1,5 +1,6 @@
 import type { PartName, SequenceLayout } from '../../codegen/plan/layout.js';
 import type { Geometry, LowRankGeometry } from '../../dsl/geometry.js';
+import type { TiltGeometry } from '../../dsl/tiltGeometry.js';
 import type { SequenceLengths } from '../record.js';
 import type { ScalarParts } from './scalar.js';
 import type { HalfSegment, SequenceParts, StreamSegment } from './segments.js';
@@ -7,8 +8,10 @@ import type { CodedSequence } from './sequence.js';
 import { emptyTensor, type HeadTensor, vectorAt } from './shapes.js';
 import type { ShardParts } from './shard.js';
 import { ShareReader } from './shareReader.js';
+import type { TiltParts } from './tilt.js';
 import { type MiddleValues, unpackScalarMiddle } from './unpackScalar.js';
 import { unpackShardMiddle } from './unpackShard.js';
+import { unpackTiltMiddle } from './unpackTilt.js';
 
 /** What the codes of a scheme stand for, over their scales; by code. */
 export interface CodeValues {
@@ -38,15 +41,23 @@ export function unpackShare(
   lengths: SequenceLengths,
   values: CodeValues,
 ): CodedSequence {
+  if (g.family === 'latent') throw new TypeError('latents are read by unpackLatent');
   const reader = new ShareReader(layout, share);
   const segments = unpackSegments(g, reader, lengths, values.stream);
+  if (g.family === 'tilt') {
+    return { ...segments, middle: unpackTiltMiddle(g, reader, lengths, values.middle!.values) };
+  }
   return g.family === 'scalar'
     ? { ...segments, middle: unpackScalarMiddle(g, reader, lengths, values.middle!) }
     : { ...segments, middle: unpackShardMiddle(g, reader, lengths) };
 }
 
 /** The parts of a geometry's family. */
-type PartsOf<G extends Geometry> = G extends LowRankGeometry ? ShardParts : ScalarParts;
+type PartsOf<G extends Geometry> = G extends TiltGeometry
+  ? TiltParts
+  : G extends LowRankGeometry
+    ? ShardParts
+    : ScalarParts;
 
 function unpackSegments(
   g: Geometry,

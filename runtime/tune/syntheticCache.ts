@@ -5,6 +5,7 @@ import { levelsOf } from '../../dsl/levels.js';
 import { usedRanges } from '../cache/contents.js';
 import type { SequenceLengths } from '../record.js';
 import { channelPairs } from '../reference/weights.js';
+import { fillTiltPart } from './syntheticTilt.js';
 
 /** The next 32 random bits. */
 type Bits = () => number;
@@ -75,9 +76,17 @@ function scalarScale({ codec, levelChannels }: ScalarGroups): number {
 function halfElement(g: Geometry, name: PartName, bits: Bits): (element: number) => number {
   switch (name) {
     case 'keyScales':
-      return g.family === 'low-rank' ? componentScale(g) : () => scalarScale(g.keys) * (0.75 + unit(bits) / 2);
+      if (g.family === 'low-rank') return componentScale(g);
+      return () => (g.family === 'scalar' ? scalarScale(g.keys) : 1) * (0.75 + unit(bits) / 2);
     case 'valueScales':
-      return () => (g.family === 'scalar' ? scalarScale(g.values) : 1) * (0.75 + unit(bits) / 2);
+      return () => (g.family === 'scalar' || g.family === 'tilt' ? scalarScale(g.values) : 1) * (0.75 + unit(bits) / 2);
+    case 'latentScales':
+    case 'rotaryScales': {
+      const groups = g.family !== 'latent' ? undefined : name === 'latentScales' ? g.latent : g.rotary;
+      return () => (groups ? scalarScale(groups) : 1) * (0.75 + unit(bits) / 2);
+    }
+    case 'latentOffsets':
+    case 'rotaryOffsets':
     case 'keyOffsets':
     case 'valueOffsets':
       // Three deviations on both sides of zero.
@@ -102,7 +111,11 @@ function halfElement(g: Geometry, name: PartName, bits: Bits): (element: number)
       return () => 1 + unit(bits);
     case 'streamKeyNorms':
     case 'streamValueNorms':
+    case 'streamNorms':
       return () => Math.sqrt(g.headDim) * (0.75 + unit(bits) / 2);
+    case 'residualNorms':
+      // About what two bits leave of such a key.
+      return () => Math.sqrt(g.headDim) * (0.25 + unit(bits) / 10);
     default:
       return () => normal(bits);
   }
@@ -128,12 +141,24 @@ function fillWords(bytes: Uint8Array, next: Bits): void {
 }
 
 function fillPart(g: Geometry, name: PartName, bytes: Uint8Array, bits: Bits): void {
+  if (g.family === 'tilt') {
+    const drawing = { unit: () => unit(bits), words: (own: Uint8Array) => fillWords(own, bits) };
+    if (fillTiltPart(g, name, bytes, drawing)) return;
+  }
   switch (name) {
     case 'keyCodes':
     case 'streamKeyCodes':
     case 'streamValueCodes':
     case 'keyBasis':
+    case 'latentCodes':
+    case 'streamLatents':
+    case 'residualSigns':
       fillWords(bytes, bits);
+      break;
+    case 'rotaryKeys':
+    case 'streamRotaryKeys':
+      if (g.family === 'latent' && g.rotary) fillWords(bytes, bits);
+      else fillHalves(g, name, bytes, bits);
       break;
     case 'valueCodes':
       fillWords(bytes, bits);

@@ -15,9 +15,9 @@ import { candidateText, type NamedTunables } from './space.js';
 import { rankCorrelation } from './statistics.js';
 import type { TimingStore } from './store.js';
 
-/** Stages that are measured: what reads a cache, then what makes one. The others are copies, or have one configuration. */
+/** Stages that are measured: what reads a cache, then what makes one. The others are copies, seldom asked for, or have one configuration. */
 const measuredStages = ['attend', 'decompress'] as const;
-const notMeasured: readonly string[] = ['exact', 'append', 'copy'];
+const notMeasured: readonly string[] = ['exact', 'append', 'copy', 'mass'];
 
 /** Every stage that can be tuned, attention first. */
 export const tunedStages: readonly string[] = [
@@ -112,6 +112,14 @@ const weightOf = ({ stage }: Task) => (stage.name === 'attend' ? 4 : 1);
 export async function tune(request: TuneRequest, tools: TuneTools): Promise<readonly StageTuning[]> {
   const end = tools.now() + request.budgetMs;
   const context = await stageContext(tools.assets, request.scheme, request.model, request.target);
+  if (context.geometry.family === 'latent') {
+    throw new KvforgeError('wrong-use', {
+      at: 'scheme',
+      expected: 'a scheme with keys and values, as others are not tuned yet',
+      received: `${request.scheme.name}, which codes latents`,
+      hint: 'Generate its kernels without a lock file.',
+    });
+  }
   const results: StageTuning[] = [];
   const tasks = tasksOf(request, context.geometry, tools.progress);
   for (const [index, task] of tasks.entries()) {

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { layoutSequence, recordWords, type SequenceLayout } from '../../codegen/plan/layout.js';
 import type { Geometry, ScalarGeometry } from '../../dsl/geometry.js';
+import { rowPositions, type TiltGeometry } from '../../dsl/tiltGeometry.js';
 import { type SequenceLengths, writeRecord } from '../record.js';
 import { type Cache, decodeSequence, normalFrom, seededRandom, toHalf, vectorAt } from '../reference/index.js';
 import { buildTables } from '../tables.js';
@@ -45,9 +46,16 @@ const length = (most: number) =>
 
 /** Lengths of a middle, with the edges of a block that shares a scale more often; some blocks are longer than `most`. */
 function middleLength(g: Geometry, most: number): fc.Arbitrary<number> {
+  if (g.family === 'tilt') return fc.oneof(length(most), fc.constantFrom(...tileEdges(g)));
   if (g.family !== 'scalar') return length(most);
   const edges = blockEdges(g);
   return edges.length === 0 ? length(most) : fc.oneof(length(most), fc.constantFrom(...edges));
+}
+
+/** Numbers of tokens about the ends of tiles, rows and range blocks, which are aligned to positions. */
+export function tileEdges({ tile, rangeBlock, scheme }: TiltGeometry): readonly number[] {
+  const ends = new Set([tile, rowPositions, rangeBlock === 128 ? 128 : rowPositions]);
+  return [...ends].flatMap((end) => [end - 1, end, end + 1].map((position) => position - scheme.sinks));
 }
 
 /** Numbers of tokens about the ends of the blocks that share a scale. */
@@ -153,7 +161,13 @@ export function attendSetting(g: Geometry, { sequences, queries, seed }: AttendD
   };
 }
 
-/** A query whose largest score has the drawn magnitude, as far as f16 holds it. */
+/**
+ * Lengths of query and key over the largest score, at most: the sum of a score whose terms are thousands of times larger
+ * than all scores is rounded by more than the weights can bear, whatever the kernel.
+ */
+const worstCancellation = 256;
+
+/** A query whose largest score has the drawn magnitude, as far as f16 holds it and sums do not cancel. */
 export function drawQuery(
   g: Pick<Geometry, 'model'>,
   { reach, aligned }: Pick<SequenceDraw, 'reach' | 'aligned'>,
@@ -166,11 +180,16 @@ export function drawQuery(
   const direction = Float64Array.from({ length: channels }, (_, i) =>
     aligned && tokens > 0 ? vectorAt(keys, kvHead, chosen)[i]! : normalFrom(random),
   );
+  const lengthOf = (vector: Float64Array) => Math.hypot(...vector);
   let largest = 0;
+  let longest = 0;
   for (let token = 0; token < tokens; token++) {
-    const dot = vectorAt(keys, kvHead, token).reduce((sum, k, i) => sum + k * direction[i]!, 0);
+    const key = vectorAt(keys, kvHead, token);
+    longest = Math.max(longest, lengthOf(key) * g.model.scoreScale);
+    const dot = key.reduce((sum, k, i) => sum + k * direction[i]!, 0);
     largest = Math.max(largest, Math.abs(dot) * g.model.scoreScale);
   }
-  const factor = largest === 0 ? 1 : reach / largest;
+  const least = (longest * lengthOf(direction)) / worstCancellation;
+  const factor = largest === 0 ? 1 : reach / Math.max(largest, least);
   return direction.map((x) => toHalf(x * factor));
 }

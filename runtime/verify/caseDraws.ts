@@ -2,8 +2,9 @@ import fc from 'fast-check';
 import type { Geometry, ScalarGeometry } from '../../dsl/geometry.js';
 import { trimUnits } from '../../dsl/scheme.js';
 import { seededRandom } from '../reference/index.js';
-import { type AttendDraw, attendDraws, blockEdges } from './attendDraws.js';
+import { type AttendDraw, attendDraws, blockEdges, tileEdges } from './attendDraws.js';
 import { type Kind, kinds } from './draws.js';
+import { type LatentDraw, latentDraws } from './latentDraws.js';
 
 /** How a cache is attended after it was written. */
 export interface QueryDraw {
@@ -37,7 +38,8 @@ export interface PrefillDraw {
 export type CaseDraw =
   | { readonly kind: 'attend' | 'decompress'; readonly draw: AttendDraw }
   | { readonly kind: 'append'; readonly draw: AppendDraw }
-  | { readonly kind: 'prefill'; readonly draw: PrefillDraw };
+  | { readonly kind: 'prefill'; readonly draw: PrefillDraw }
+  | { readonly kind: 'latent'; readonly draw: LatentDraw };
 
 /** Above this width a software device takes minutes to fit a basis to a prompt. */
 export const wideWidth = 256;
@@ -59,6 +61,7 @@ export function drawCase(g: Geometry, seed: number): CaseDraw {
 }
 
 function caseDraws(g: Geometry): fc.Arbitrary<CaseDraw> {
+  if (g.family === 'latent') return latentDraws(g, queryDraws()).map((draw) => ({ kind: 'latent', draw }));
   const wide = fitsSlowly(g);
   const of = <K extends CaseDraw['kind'], T>(kind: K, arbitrary: fc.Arbitrary<T>) =>
     arbitrary.map((draw) => ({ kind, draw }));
@@ -136,8 +139,9 @@ function prefillDraws(g: Geometry): fc.Arbitrary<PrefillDraw> {
   const { sinks, window } = g.scheme;
   const exact = sinks + window;
   const blocks = g.family === 'scalar' ? blockEdges(g) : [];
+  const tiles = g.family === 'tilt' ? tileEdges(g) : [];
   const trims = g.family === 'scalar' ? trimEdges(g) : [];
-  const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48, ...blocks, ...trims].map((middle) => exact + middle);
+  const edges = [-1, 0, 1, 15, 16, 17, 31, 32, 33, 48, ...blocks, ...tiles, ...trims].map((middle) => exact + middle);
   return fc.record({
     tokens: fc.oneof(
       { weight: 1, arbitrary: fc.constantFrom(0, 1, sinks, ...edges.slice(0, 3)) },

@@ -8,6 +8,7 @@ import {
   numbersOf,
   type PlacedBlock,
   pairChannels,
+  pairsOf,
   type ScalarCodes,
   type ScalarParts,
   vectorAt,
@@ -15,6 +16,7 @@ import {
 import { sliceTokens } from '../reference/segmentsEncode.js';
 import { blockErrors } from './checkBlock.js';
 import { checkOutliers } from './checkOutliers.js';
+import { checkResiduals } from './checkResiduals.js';
 import { type Judge, Worst } from './judge.js';
 import { packScalarMiddle } from './packScalar.js';
 
@@ -34,13 +36,15 @@ export function checkScalar(g: ScalarGeometry, evidence: ScalarEvidence, prompt:
     const numbers = inForm(exact, coded.form, parts.middle.firstPosition, parts.rope);
     const slack = slackOf(numbers, coded.form, parts.rope);
     checkCodes(g, coded, name, { numbers, slack }, judge);
+    if (coded.residuals) checkResiduals(coded, name, { numbers, slack }, judge);
     const clamped = parts.middle.clamped?.[name] ?? 0;
     if (coded.outliers) checkOutliers(g[name], coded, name, { numbers, slack, clamped }, judge);
   }
   checkPadding(g, evidence, judge);
 }
 
-function checkCodes(
+/** Holds offsets, scales and codes to the numbers that they are of. */
+export function checkCodes(
   g: ScalarGeometry,
   coded: ScalarCodes,
   name: keyof Cache,
@@ -103,12 +107,13 @@ function numberPlace({ head, firstToken, firstChannel, channels }: PlacedBlock, 
 function slackOf(numbers: HeadTensor, form: ScalarCodes['form'], rope: ScalarParts['rope']): HeadTensor {
   const slack: HeadTensor = { ...numbers, data: new Float64Array(numbers.data.length) };
   if (form === 'cached') return slack;
-  const pairs = rope.invFreq.map((_, j) => pairChannels(rope, j));
+  const pairs = form === 'polar' ? pairsOf(rope, numbers.channels) : rope.invFreq.map((_, j) => pairChannels(rope, j));
   for (let head = 0; head < numbers.heads; head++) {
     for (let token = 0; token < numbers.tokens; token++) {
       const vector = vectorAt(numbers, head, token);
       const lost = vectorAt(slack, head, token);
       if (form === 'turned') lost.fill(1e-6 * Math.hypot(...vector));
+      else if (form === 'polar') for (const [a, b] of pairs) [lost[a], lost[b]] = [1e-6 * vector[a]!, 3e-7];
       else for (const [a, b] of pairs) lost[a] = lost[b] = 1e-6 * Math.hypot(vector[a]!, vector[b]!);
     }
   }

@@ -24,7 +24,7 @@ export interface CodedErrors {
  * @param values what the codes stand for, as `streamValues` gives them
  */
 export function codedErrors(
-  g: Geometry,
+  g: Pick<Geometry, 'headDim'> & { readonly scheme: Pick<Geometry['scheme'], 'stream'> },
   { codes, norm }: { readonly codes: ArrayLike<number>; readonly norm: number },
   exact: Float64Array,
   values: Float64Array,

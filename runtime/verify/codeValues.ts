@@ -20,6 +20,9 @@ export function codecValues(codec: ScalarCodec, channels: number): Float64Array 
 /** What all codes of a scheme stand for. */
 export function codeValues(g: Geometry): CodeValues {
   const stream = codecValues(g.scheme.stream, g.headDim);
+  if (g.family === 'tilt') {
+    return { stream, middle: { keys: [], values: codecValues(g.values.codec, g.values.levelChannels) } };
+  }
   if (g.family !== 'scalar') return { stream };
   const of = ({ codec, levelChannels }: ScalarGroups) => codecValues(codec, levelChannels);
   return { stream, middle: { keys: of(g.keys), values: of(g.values) } };

@@ -10,6 +10,7 @@ import {
 import type { SequenceDraw } from './attendDraws.js';
 import { drawScalarMiddle } from './drawScalarMiddle.js';
 import { drawShardMiddle } from './drawShardMiddle.js';
+import { drawTiltMiddle } from './drawTiltMiddle.js';
 import { streamValues } from './streamValues.js';
 
 /** Random numbers of several kinds, all from one seed. */
@@ -25,12 +26,14 @@ export interface Drawing {
 
 /** The parts of one sequence, with codes of random content. */
 export function drawParts(g: Geometry, draw: SequenceDraw, random: () => number): CodedSequence {
+  if (g.family === 'latent') throw new TypeError('latents are drawn by latentCase');
   const drawing: Drawing = {
     random,
     normal: () => normalFrom(random),
     halves: (length, next) => Float64Array.from({ length }, () => toHalf(next())),
     below: (limit) => Math.floor(random() * limit),
   };
+  if (g.family === 'tilt') return withSegments(g, draw, drawing, drawTiltMiddle(g, draw, drawing));
   return g.family === 'scalar'
     ? withSegments(g, draw, drawing, drawScalarMiddle(g, draw, drawing))
     : withSegments(g, draw, drawing, drawShardMiddle(g, draw, drawing));

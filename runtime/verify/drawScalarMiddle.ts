@@ -1,5 +1,5 @@
 import type { ScalarGeometry, ScalarGroups } from '../../dsl/geometry.js';
-import { type ScalarCodes, type ScalarMiddle, type ScalarOutliers, toHalf } from '../reference/index.js';
+import { pairsOf, type ScalarCodes, type ScalarMiddle, type ScalarOutliers, toHalf } from '../reference/index.js';
 import { blockRows, codingOf } from '../reference/unpackScalar.js';
 import type { SequenceDraw } from './attendDraws.js';
 import { codecValues } from './codeValues.js';
@@ -43,21 +43,47 @@ function drawCodes(
   tokens: number,
   { random, normal, below, scale, mean }: BlockDrawing,
 ): ScalarCodes {
-  const { codec, bits, levelChannels, outlierCap } = groups;
+  const { codec, bits, levelChannels, outlierCap, projection } = groups;
   const values = codecValues(codec, levelChannels);
   const largest = largestOf(values);
   const coding = codingOf(groups);
   const count = (blockRows(coding.block, tokens) * g.width) / coding.block.channels;
-  const scales = Float64Array.from({ length: count }, () => toHalf(scale() / largest));
-  // With an offset values are all of one sign; taken off, their numbers have both.
-  const offsetOf = (size: number) => toHalf(mean() - size * largest * (0.25 + random() / 2));
+  // After RoPE's pairs became radii and angles a scale is one channel's.
+  const angles = groups.polar ? new Set(pairsOf(g.model.rope, g.headDim).map(([, second]) => second)) : undefined;
+  const isAngle = (channel: number) => angles?.has(channel % g.headDim) ?? false;
+  // No angle lies beyond the circle, nor does what stands for one: of more turns float32 keeps less.
+  const firstAngles = Float64Array.from({ length: angles ? count : 0 }, () => toHalf(2 * random() - 1));
+  const angleScale = (at: number) => {
+    if (random() < 0.1) return 0;
+    return codec.device.offset ? (1 - firstAngles[at]!) * random() : random();
+  };
+  const scales = Float64Array.from({ length: count }, (_, at) =>
+    toHalf((isAngle(at) ? angleScale(at) : scale()) / largest),
+  );
+  const offsetOf = (size: number, at: number) => {
+    if (isAngle(at)) return firstAngles[at]!;
+    if (angles) return toHalf(Math.abs(mean()));
+    // With an offset values are all of one sign; taken off, their numbers have both.
+    return toHalf(mean() - size * largest * (0.25 + random() / 2));
+  };
   return {
     ...coding,
     codes: Uint8Array.from({ length: tokens * g.width }, () => below(2 ** bits)),
     scales,
     ...(codec.device.offset ? { offsets: scales.map(offsetOf) } : {}),
     values,
-    ...(outlierCap > 0 ? { outliers: drawOutliers(g, outlierCap, tokens, { random, below, normal, scale }) } : {}),
+    ...(projection.length > 0
+      ? {
+          residuals: {
+            projection,
+            signs: Uint8Array.from({ length: tokens * g.width }, () => below(2)),
+            norms: Float64Array.from({ length: tokens * g.kvHeads }, () => toHalf(scale())),
+          },
+        }
+      : {}),
+    ...(outlierCap > 0
+      ? { outliers: drawOutliers(g, outlierCap, tokens, { random, below, normal, scale, isAngle }) }
+      : {}),
   };
 }
 
@@ -66,7 +92,13 @@ function drawOutliers(
   g: ScalarGeometry,
   cap: number,
   tokens: number,
-  { random, below, normal, scale }: Pick<BlockDrawing, 'random' | 'below' | 'normal' | 'scale'>,
+  {
+    random,
+    below,
+    normal,
+    scale,
+    isAngle,
+  }: Pick<BlockDrawing, 'random' | 'below' | 'normal' | 'scale'> & { readonly isAngle: (channel: number) => boolean },
 ): ScalarOutliers {
   const channels = new Uint16Array(tokens * g.kvHeads * cap);
   const residuals = new Float64Array(channels.length);
@@ -76,7 +108,7 @@ function drawOutliers(
     for (let i = first; i < first + count; i++) {
       const ends = [0, g.headDim - 1, channels[first]!];
       channels[i] = random() < 0.3 ? ends[below(ends.length)]! : below(g.headDim);
-      residuals[i] = toHalf(size * normal());
+      residuals[i] = toHalf((isAngle(channels[i]!) ? 1 : size) * normal());
     }
   }
   return { cap, channels, residuals };

@@ -7,6 +7,7 @@ import {
   decodeSequence,
   type HeadTensor,
   isScalarParts,
+  isTiltParts,
   seededRandom,
 } from '../reference/index.js';
 import { unpackShare } from '../reference/unpackShare.js';
@@ -102,6 +103,11 @@ function causeOf(g: Geometry, parts: CodedSequence, name: keyof Cache): string {
   if (g.family === 'scalar' && isScalarParts(parts)) {
     const { codec } = g[name];
     const { scales, offsets = new Float64Array() } = parts.middle[name];
+    given.push({ what: 'scale', codec, stored: scales }, { what: 'offset', codec, stored: offsets });
+  }
+  if (g.family === 'tilt' && isTiltParts(parts) && name === 'values') {
+    const { scales, offsets = new Float64Array() } = parts.middle.tiltValues;
+    const { codec } = g.values;
     given.push({ what: 'scale', codec, stored: scales }, { what: 'offset', codec, stored: offsets });
   }
   for (const { what, codec, stored } of given) {

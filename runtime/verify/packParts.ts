@@ -1,9 +1,10 @@
 import type { SequenceLayout } from '../../codegen/plan/layout.js';
 import type { Geometry } from '../../dsl/geometry.js';
-import { type CodedSequence, type HeadTensor, isScalarParts } from '../reference/index.js';
+import { type CodedSequence, type HeadTensor, isScalarParts, isTiltParts } from '../reference/index.js';
 import { fieldRows, halfBytes, halfRows, type PackedPart } from './packedPart.js';
 import { packScalarMiddle } from './packScalar.js';
 import { packShardMiddle } from './packShard.js';
+import { packTiltMiddle } from './packTilt.js';
 
 /** The parts of a sequence, and the slot of its oldest window token. */
 export type PackedInput = CodedSequence & { readonly windowStart: number };
@@ -36,7 +37,8 @@ function* packedParts(g: Geometry, parts: PackedInput): Generator<PackedPart> {
 /** What the prompt's middle became, in the parts that its family has. */
 export function packedMiddle(g: Geometry, parts: CodedSequence): Generator<PackedPart> {
   if (g.family === 'scalar' && isScalarParts(parts)) return packScalarMiddle(g, parts.middle);
-  if (g.family === 'low-rank' && !isScalarParts(parts)) return packShardMiddle(g, parts.middle);
+  if (g.family === 'tilt' && isTiltParts(parts)) return packTiltMiddle(g, parts.middle);
+  if (g.family === 'low-rank' && !isScalarParts(parts) && !isTiltParts(parts)) return packShardMiddle(g, parts.middle);
   throw new TypeError('the parts are not of the family of the geometry');
 }
 

@@ -9,6 +9,11 @@ export function* packScalarMiddle(g: ScalarGeometry, middle: ScalarMiddle): Gene
   const { keys, values, clamped, tokens } = middle;
   yield* packed(g, g.keys, keys, ['keyCodes', 'keyScales', 'keyOffsets', 'keyOutliers']);
   yield* packed(g, g.values, values, ['valueCodes', 'valueScales', 'valueOffsets', 'valueOutliers']);
+  if (keys.residuals) {
+    const { signs, norms } = keys.residuals;
+    yield ['residualSigns', fieldRows(signs, { count: g.headDim, words: g.headDim / 32, bits: 1 })];
+    yield ['residualNorms', halfRows(norms, { count: g.kvHeads, words: g.normWords })];
+  }
   if (clamped && tokens > 0) {
     yield ['outlierCounts', new Uint8Array(Uint32Array.of(clamped.keys, clamped.values).buffer)];
   }

@@ -2,10 +2,11 @@ import { splitPrompt } from '../../codegen/plan/layout.js';
 import { layerShape } from '../../dsl/model.js';
 import { KvCache } from '../cache.js';
 import type { LoadedKernels } from '../kernels.js';
-import { emptyTensor, isScalarParts, vectorAt } from '../reference/index.js';
+import { emptyTensor, isScalarParts, isTiltParts, vectorAt } from '../reference/index.js';
 import type { PrefillDraw } from './caseDraws.js';
 import { checkScalar } from './checkScalar.js';
 import { checkShard } from './checkShard.js';
+import { checkTilt } from './checkTilt.js';
 import { drawnLayer } from './drawnLayer.js';
 import { halfBits, halfValues, numbers } from './draws.js';
 import { type Bench, checkExact, checkReads, readHeld } from './held.js';
@@ -45,7 +46,11 @@ export async function prefillCase(
     judge.check(`prefill: middle tokens (${about})`, Math.abs(parts.middle.tokens - middle), 0);
     if (g.family === 'scalar' && isScalarParts(parts)) {
       checkScalar(g, { parts, layout: cache.layout, share: held.share }, prompt, judge);
-    } else if (g.family === 'low-rank' && !isScalarParts(parts) && tokens > 0) {
+    } else if (g.family === 'tilt' && isTiltParts(parts)) {
+      // Without a middle no kernel has fitted anything.
+      if (middle > 0)
+        checkTilt(g, { parts, layout: cache.layout, share: held.share, tap, queries: queries! }, prompt, judge);
+    } else if (g.family === 'low-rank' && !isScalarParts(parts) && !isTiltParts(parts) && tokens > 0) {
       const { slidingWindow } = layerShape(g.model, layer);
       checkShard(g, { parts, tap, queries, slidingWindow }, prompt, judge);
     }

@@ -100,4 +100,5 @@ export const promptTaps = {
   basis_jacobi: 'values',
   gram_keys: 'token_weights',
   weigh_finish: 'head_factors',
+  tilt_store: 'vectors',
 } as const;

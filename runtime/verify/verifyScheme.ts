@@ -1,5 +1,6 @@
 import { defaultTargets, type GeneratedKernels, generate } from '../../codegen/generate.js';
 import { KvforgeError } from '../../dsl/errors.js';
+import type { LatentGeometry } from '../../dsl/latentGeometry.js';
 import type { ModelShape } from '../../dsl/model.js';
 import { maxPositionsLimit } from '../../dsl/models/config.js';
 import type { Scheme } from '../../dsl/scheme.js';
@@ -10,6 +11,7 @@ import { type CaseDraw, drawCase, fitsSlowly, wideWidth } from './caseDraws.js';
 import { attendCase, decompressCase } from './codeCases.js';
 import type { Bench } from './held.js';
 import { type Check, Judge } from './judge.js';
+import { latentCase } from './latentCase.js';
 import { prefillCase } from './prefillCase.js';
 import { promptTaps, Tap } from './tap.js';
 
@@ -72,7 +74,10 @@ export async function verifyScheme(
   const kernels = await LoadedKernels.load(tap, withRoom(texts));
   onProgress?.(`${texts.manifest.kernels.length} kernels compiled`);
   const { target } = texts;
-  const halves = target.language === 'cuda' ? target.tensorCores : target.f16;
+  // Attention over latents, or tile-rotated keys, multiplies halves, or is float32, as its schedule says.
+  const attend = texts.manifest.kernels.find(({ entry }) => entry === 'attend');
+  const plain = ['latent', 'tilt'].includes(texts.geometry.family) && attend?.tunables.products !== 1;
+  const halves = plain ? false : target.language === 'cuda' ? target.tensorCores : target.f16;
   const bar = halves ? 2e-3 : 1e-5;
 
   const failures: VerifyFailure[] = [];
@@ -133,6 +138,8 @@ function withCase(error: unknown, place: string, before: VerifyFailure | undefin
 async function judgeCase(kernels: LoadedKernels, tap: Tap, drawn: CaseDraw, bench: Bench): Promise<void> {
   try {
     switch (drawn.kind) {
+      case 'latent':
+        return await latentCase(kernels, kernels.geometry as LatentGeometry, drawn.draw, bench);
       case 'attend':
         return await attendCase(kernels, drawn.draw, bench);
       case 'decompress':

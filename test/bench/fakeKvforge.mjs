@@ -3,7 +3,11 @@ import { appendFileSync, readFileSync, writeFileSync } from 'node:fs';
 
 const [log, command, scheme, ...rest] = process.argv.slice(2);
 const option = (name) => rest[rest.indexOf(name) + 1];
-appendFileSync(log, `${command} ${scheme} ${readFileSync(option('--input'), 'utf8')} ${option('--device')}\n`);
+const calibrated = rest.includes('--calibration') ? ` by ${readFileSync(option('--calibration'), 'utf8')}` : '';
+appendFileSync(
+  log,
+  `${command} ${scheme} ${readFileSync(option('--input'), 'utf8')} ${option('--device')}${calibrated}\n`,
+);
 const behaviour = /refused|killed/.exec(scheme.includes('.') ? readFileSync(scheme, 'utf8') : scheme)?.[0];
 if (behaviour === 'killed') process.kill(process.pid, 'SIGKILL');
 if (behaviour === 'refused') {

@@ -1,4 +1,5 @@
 import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
@@ -109,6 +110,24 @@ describe('an evaluation', () => {
     expect(calls()).toHaveLength(2);
     writeFileSync(join(cwd, 'own.ts'), 'another');
     run('own.ts');
+    expect(calls()).toHaveLength(4);
+  });
+
+  test('gives a calibration to the schemes that take one, and keeps its results apart', () => {
+    const { cwd, run, calls } = evaluation();
+    writeFileSync(join(cwd, 'one.calibration'), 'first');
+    writeFileSync(join(cwd, 'other.calibration'), 'second');
+    const first = run('fp16,shard,tilt-fast', '--calibration', 'one.calibration');
+    expect(first.code).toBe(0);
+    const each = ['reconstruct shard exact 6 emulator', 'reconstruct tilt-fast exact 6 emulator by first'];
+    expect(calls()).toEqual([...each, ...each]);
+    // The same again measures nothing; other results do not belong into the folder.
+    expect(run('fp16,shard,tilt-fast', '--calibration', 'one.calibration').out).toBe(first.out);
+    const digest = (text: string) => createHash('sha256').update(text).digest('hex');
+    const refusal = (expected: string) =>
+      `out: expected results with calibration ${expected}, got "${digest('first')}"; choose another folder with --out\n`;
+    expect(run('tilt-fast', '--calibration', 'other.calibration').err).toBe(refusal(`"${digest('second')}"`));
+    expect(run('tilt-fast').err).toBe(refusal('null'));
     expect(calls()).toHaveLength(4);
   });
 

@@ -47,7 +47,7 @@ describe('the bundle of kvforge/browser', () => {
     // handlebars' compiler would be the one to use it; zod asks once whether it may, and does without.
     expect(made.modules.filter((name) => /handlebars.*compiler/.test(name))).toEqual([]);
     // With `import * as z from 'zod'` in place of `import * as z` a bundler keeps all of zod, and its 40 languages: 350 KiB.
-    expect(made.text.length).toBeLessThan(800 * 1024);
+    expect(made.text.length).toBeLessThan(1000 * 1024);
   });
 
   test('generates in any engine what Node wrote to generated/, byte for byte', async () => {

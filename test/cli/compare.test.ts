@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, test, vi } from 'vitest';
 import { type CompareOptions, type CompareTools, compare } from '../../cli/compare.js';
 import { reportError } from '../../cli/output.js';
-import { schemeNames } from '../../dsl/schemes/presets.js';
+import { keyValueSchemeNames, schemeNames } from '../../dsl/schemes/presets.js';
 import type { CompareInput } from '../../runtime/compare/run.js';
 import { compareDocument } from '../../runtime/compare/schema.js';
 import type { Device } from '../../runtime/device.js';
@@ -39,7 +39,7 @@ describe('what is compared', () => {
     const { tools, run, close } = stub();
     expect((await compare(quietContext(), '', options, tools)).code).toBe(0);
     const [input] = run.mock.calls[0]!;
-    expect(input.schemes.map(({ scheme }) => scheme.name)).toEqual(schemeNames);
+    expect(input.schemes.map(({ scheme }) => scheme.name)).toEqual(keyValueSchemeNames);
     expect(input.layers.map(({ layer }) => layer)).toEqual([2, 14, 27]);
     expect(input).toMatchObject({ shapes: [{ sequences: 1, tokens: 2048 }], samples: 25, seed: 1, budgetMs: 600_000 });
     expect(input.origin.command).toBe(

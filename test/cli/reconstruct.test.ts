@@ -131,6 +131,14 @@ test('a layer without a scheme is named', async () => {
   });
 });
 
+test('a calibration, which is of one scheme, is refused with one for every layer', async () => {
+  const options = { ...folderWith().options, calibration: 'text.calibration' };
+  const run = reconstruct(quietContext(), 'mix.ts#layer*', options);
+  await expect(run).rejects.toThrow(
+    '--calibration: expected one scheme for all layers, got "mix.ts#layer*". A calibration is of one scheme: name it, and give a file of the layers that have it.',
+  );
+});
+
 /** As a process of its own: the hooks that load a user's file belong to the whole process. */
 function cliWith(options: Parameters<typeof reconstruct>[2], scheme: string) {
   const given = Object.entries(options).flatMap(([name, value]) => [`--${name}`, value]);

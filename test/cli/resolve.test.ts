@@ -28,7 +28,7 @@ describe('a scheme name', () => {
     expect(errorOf(run)).toEqual({
       code: 'wrong-use',
       message:
-        'scheme: expected one of shard, shard-plus, kivi2, kivi4, kvquant2, kvquant3, kvquant4, turboquant2, turboquant3, turboquant4, turboquant-k8v4, int8, int4, int2, int4-hadamard, int2-hadamard, nf4, fp8-e4m3, fp8-e5m2, or a path that ends in .ts, .js or .mjs, got "shart"',
+        'scheme: expected one of shard, shard-plus, tilt-fast, tilt-safe, kivi2, kivi4, kvquant2, kvquant3, kvquant4, polarquant3, polarquant4, turboquant2, turboquant3, turboquant4, turboquant-prod4, turboquant-k8v4, int8, int4, int2, int4-hadamard, int2-hadamard, nf4, fp8-e4m3, fp8-e5m2, latent-int8, latent-fp8, latent-int4-hadamard, or a path that ends in .ts, .js or .mjs, got "shart"',
       hint: 'For a scheme of your own, give the file that exports it.',
     });
   });
@@ -41,7 +41,7 @@ describe('a model name', () => {
     expect(errorOf(run)).toEqual({
       code: 'wrong-use',
       message:
-        'model: expected one of llama-3.1-8b, smollm2-135m, llama-2-7b, mistral-7b, qwen2.5-7b, llama-3.2-1b, qwen3-8b, phi-3-mini, phi-4-mini, gemma-2-9b, gemma-3-4b, pythia-1.4b, stablelm-2-1.6b, smollm3-3b, or the path of a config.json, got "gpt-5", which does not exist',
+        'model: expected one of llama-3.1-8b, smollm2-135m, llama-2-7b, mistral-7b, qwen2.5-7b, llama-3.2-1b, qwen3-8b, phi-3-mini, phi-4-mini, gemma-2-9b, gemma-3-4b, pythia-1.4b, stablelm-2-1.6b, smollm3-3b, deepseek-v3, deepseek-v2-lite, or the path of a config.json, got "gpt-5", which does not exist',
       hint: 'For any other model, give its Hugging Face config.json.',
     });
   });

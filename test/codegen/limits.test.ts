@@ -124,7 +124,7 @@ describe('what does not exist is refused', () => {
 
   it('as a stage', async () => {
     expect(await outcome(generate(shard, smol, wgsl, { atend: { tileTokens: 8 } }))).toBe(
-      'wrong-use: choice.atend: expected a stage of exact, observe, weigh, unrope, gram, basis, allocate, project, values, codebook, unbias, append, copy, decompress, attend, got atend. Name the stage that has the tunable.',
+      'wrong-use: choice.atend: expected a stage of exact, observe, weigh, unrope, gram, basis, allocate, project, values, codebook, unbias, append, copy, decompress, mass, attend, got atend. Name the stage that has the tunable.',
     );
   });
 

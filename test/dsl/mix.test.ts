@@ -6,6 +6,7 @@ import {
   int4,
   int8,
   kivi2,
+  latentInt8,
   mix,
   presetModel,
   type Scheme,
@@ -71,7 +72,15 @@ describe('a mix', () => {
       { keys: shard, values: shardPlus },
       'mix.values: expected shard itself, as low-rank schemes mix only with themselves, got shard-plus',
     ],
-  ])('refuses what is low-rank with anything else: %#', (parts, message) => {
+    [
+      { keys: int4, values: latentInt8 },
+      'mix.keys: expected latent-int8 itself, as schemes of latents mix only with themselves, got int4',
+    ],
+    [
+      { keys: latentInt8, values: shard },
+      'mix.values: expected latent-int8 itself, as schemes of latents mix only with themselves, got shard',
+    ],
+  ])('refuses what is low-rank, or codes latents, with anything else: %#', (parts, message) => {
     const hint = 'Take both from schemes that code every channel by itself.';
     expect(() => mix({ name: 'x', ...parts } as never)).toThrow(`${message}. ${hint}`);
   });

@@ -70,6 +70,8 @@ describe('presets', () => {
       ['pythia-1.4b', 2048, 10000],
       ['stablelm-2-1.6b', 4096, 10000],
       ['smollm3-3b', 65536, 5000000],
+      ['deepseek-v3', 163840, 10000],
+      ['deepseek-v2-lite', 163840, 10000],
     ]);
   });
 
@@ -97,8 +99,8 @@ describe('presets', () => {
   test.each(['gpt-5', 'toString', '__proto__'])('the unknown name %s is refused with the list', (name) => {
     expect(refusal(() => presetModel(name))).toBe(
       'model: expected one of llama-3.1-8b, smollm2-135m, llama-2-7b, mistral-7b, qwen2.5-7b, llama-3.2-1b, ' +
-        'qwen3-8b, phi-3-mini, phi-4-mini, gemma-2-9b, gemma-3-4b, pythia-1.4b, stablelm-2-1.6b, smollm3-3b, ' +
-        `got ${JSON.stringify(name)}. For any other model, give its Hugging Face config.json.`,
+        'qwen3-8b, phi-3-mini, phi-4-mini, gemma-2-9b, gemma-3-4b, pythia-1.4b, stablelm-2-1.6b, smollm3-3b, deepseek-v3, ' +
+        `deepseek-v2-lite, got ${JSON.stringify(name)}. For any other model, give its Hugging Face config.json.`,
     );
   });
 });

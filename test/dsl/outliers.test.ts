@@ -43,16 +43,16 @@ describe('a chain with outliers', () => {
     ]) {
       expect(refusal({ keys })).toBe('accepted');
     }
-    const expected = 'invalid-scheme: keys: expected a quantizer, after unrope() or hadamard() or alone, got';
+    const expected = 'invalid-scheme: keys: expected a quantizer, after unrope(), polar() or hadamard() or alone, got';
     const step = outliers({ cap: 2 });
     expect(refusal({ keys: [step, perToken(codec)] })).toBe(
-      `${expected} ["outliers","quantizer"]. Write perToken(...).`,
+      `${expected} ["outliers","quantizer"]. Write perToken(...); outliers({...}) may follow it, or qjl() where hadamard() comes first.`,
     );
     expect(refusal({ keys: [perToken(codec), step, step] })).toBe(
-      `${expected} ["quantizer","outliers","outliers"]. Write perToken(...).`,
+      `${expected} ["quantizer","outliers","outliers"]. Write perToken(...); outliers({...}) may follow it, or qjl() where hadamard() comes first.`,
     );
     expect(refusal({ values: [step] })).toBe(
-      'invalid-scheme: values: expected a quantizer, after hadamard() or alone, got ["outliers"]. Write perToken(...).',
+      'invalid-scheme: values: expected a quantizer, after hadamard() or alone, got ["outliers"]. Write perToken(...); outliers({...}) may follow it.',
     );
   });
 

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { packagePath } from '../../codegen/packageRoot.js';
 import { frequenciesFor, layerShape, type ModelShape, modelFrom, type RopeShape } from '../../dsl/model.js';
-import { supportedModelTypes } from '../../dsl/models/architectures.js';
+import { architectures, supportedModelTypes } from '../../dsl/models/architectures.js';
 
 /** What scripts/ropeAngles.py recorded of one model. */
 interface Recorded {
@@ -70,8 +70,9 @@ function rotated(key: readonly number[], position: number, rope: RopeShape, freq
   return turned;
 }
 
-test('a model of every supported type was recorded', () => {
-  expect(new Set(Object.values(models).map(({ config }) => config.model_type))).toEqual(new Set(supportedModelTypes));
+test('a model of every supported type was recorded, but for latents, whose rotary parts no kernel turns', () => {
+  const types = supportedModelTypes.filter((type) => !architectures[type].latent);
+  expect(new Set(Object.values(models).map(({ config }) => config.model_type))).toEqual(new Set(types));
 });
 
 describe.each(names)('%s, as transformers computes it', (name) => {

@@ -81,27 +81,31 @@ describe('a scheme of scalar codes', () => {
   });
 
   it('is refused for another chain of keys', () => {
-    const expected = 'invalid-scheme: keys: expected a quantizer, after unrope() or hadamard() or alone, got';
+    const expected = 'invalid-scheme: keys: expected a quantizer, after unrope(), polar() or hadamard() or alone, got';
     expect(refusal({ keys: [unrope(), hadamard(), perToken(codec)] })).toBe(
-      `${expected} ["rotary","transform","quantizer"]. Write perToken(...).`,
+      `${expected} ["rotary","transform","quantizer"]. Write perToken(...); outliers({...}) may follow it, or qjl() where hadamard() comes first.`,
     );
     expect(refusal({ keys: [perToken(codec), perToken(codec)] })).toBe(
-      `${expected} ["quantizer","quantizer"]. Write perToken(...).`,
+      `${expected} ["quantizer","quantizer"]. Write perToken(...); outliers({...}) may follow it, or qjl() where hadamard() comes first.`,
     );
-    expect(refusal({ keys: [{}, perToken(codec)] })).toBe(`${expected} [null,"quantizer"]. Write perToken(...).`);
+    expect(refusal({ keys: [{}, perToken(codec)] })).toBe(
+      `${expected} [null,"quantizer"]. Write perToken(...); outliers({...}) may follow it, or qjl() where hadamard() comes first.`,
+    );
   });
 
   it('is refused for another chain of values', () => {
     const expected = 'invalid-scheme: values: expected a quantizer, after hadamard() or alone, got';
     expect(refusal({ values: [unrope(), perToken(codec)] })).toBe(
-      `${expected} ["rotary","quantizer"]. Write perToken(...).`,
+      `${expected} ["rotary","quantizer"]. Write perToken(...); outliers({...}) may follow it.`,
     );
     expect(refusal({ values: shard.values })).toBe(
-      `${expected} ["transform","normalize","vector-quantizer"]. Write perToken(...).`,
+      `${expected} ["transform","normalize","vector-quantizer"]. Write perToken(...); outliers({...}) may follow it.`,
     );
-    expect(refusal({ values: [] })).toBe(`${expected} []. Write perToken(...).`);
-    expect(refusal({ values: undefined })).toBe(`${expected} undefined. Write perToken(...).`);
-    expect(refusal({ values: [null] })).toBe(`${expected} [null]. Write perToken(...).`);
+    expect(refusal({ values: [] })).toBe(`${expected} []. Write perToken(...); outliers({...}) may follow it.`);
+    expect(refusal({ values: undefined })).toBe(
+      `${expected} undefined. Write perToken(...); outliers({...}) may follow it.`,
+    );
+    expect(refusal({ values: [null] })).toBe(`${expected} [null]. Write perToken(...); outliers({...}) may follow it.`);
   });
 
   it('does not go with keys, or values, of the other family', () => {

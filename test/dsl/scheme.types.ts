@@ -3,6 +3,7 @@ import {
   channelMax,
   defineScheme,
   float8,
+  gain,
   hadamard,
   int4,
   lloydMax,
@@ -10,9 +11,15 @@ import {
   perChannel,
   perHead,
   perToken,
+  polar,
+  qjl,
   shard,
   symmetric,
   table,
+  tileRotation,
+  tiltFast,
+  transformCode,
+  uniformNormal,
   unrope,
   vq,
 } from '../../dsl/index.js';
@@ -35,6 +42,10 @@ export function refusedByTheTypeChecker(): void {
   defineScheme({ ...shard, keys: [pca({ rank: 64, bits: 4, group: 64 }), unrope()] });
   // @ts-expect-error a chain without its last step
   defineScheme({ ...shard, values: [hadamard(), channelMax()] });
+  // @ts-expect-error signs of a residual without the transform
+  defineScheme({ ...int4, keys: [perToken(symmetric({ bits: 4 })), qjl()] });
+  // @ts-expect-error values have no pairs
+  defineScheme({ ...int4, values: [polar(), perChannel(symmetric({ bits: 4 }))] });
   // @ts-expect-error a missing field
   defineScheme({ name: 'x', keys: shard.keys, values: shard.values, sinks: 4, window: 64 });
 
@@ -64,6 +75,16 @@ export function refusedByTheTypeChecker(): void {
   defineScheme({ ...int4, values: [unrope(), perToken(symmetric({ bits: 4 }))] });
   // @ts-expect-error keys of one family with values of the other
   defineScheme({ ...shard, keys: [perToken(symmetric({ bits: 4 }))] });
+  // @ts-expect-error a tile that no table has
+  tileRotation({ tile: 48 });
+  // @ts-expect-error blocks that are not whole tiles
+  transformCode({ bits: 1.5, rangeBlock: 100 });
+  // @ts-expect-error a transform without tiles
+  defineScheme({ ...tiltFast, keys: [unrope(), transformCode({ bits: 1.5 })] });
+  // @ts-expect-error values that are not turned
+  defineScheme({ ...tiltFast, values: [perToken(uniformNormal({ bits: 2 }))] });
+  // @ts-expect-error a gain before what it is of
+  defineScheme({ ...tiltFast, values: [hadamard(), gain(), perToken(uniformNormal({ bits: 2 }))] });
   // @ts-expect-error a quantizer where the stream takes a codec
   defineScheme({ ...int4, stream: perToken(symmetric({ bits: 4 })) });
 }

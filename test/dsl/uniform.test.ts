@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { asymmetric, symmetric } from '../../dsl/index.js';
+import { asymmetric, midRise, symmetric } from '../../dsl/index.js';
 
 /** How many numbers are coded for each width. */
 const draws = 2001;
@@ -44,6 +44,26 @@ describe.each([2, 3, 4, 8] as const)('whole numbers of %i bits', (bits) => {
       expect(Math.abs(decoded - x)).toBeLessThanOrEqual((scale / largest / 2) * (1 + 1e-6));
     }
     expect([-9, 0, 1, 9].map((x) => device.code(x, lookup, bits))).toEqual([0, 0, largest, largest]);
+  });
+
+  it('are as many intervals as codes with midRise, each within half of one from its middle', () => {
+    const { device, levels } = midRise({ bits });
+    const lookup = (i: number) => levels(32)[i]!;
+    const count = 2 ** bits;
+    expect(levels(32).map((level) => level * 2 * count)).toEqual(Array.from({ length: count }, (_, i) => 2 * i + 1));
+    const [least, greatest] = [-0.75, 2.25];
+    const offset = device.offset!(least, greatest);
+    const scale = device.scale(1, greatest - offset);
+    const taken = new Set<number>();
+    for (let draw = 0; draw < draws; draw++) {
+      const x = least + (draw / (draws - 1)) * (greatest - least);
+      const code = device.code(Math.fround((x - offset) / scale), lookup, bits);
+      taken.add(code);
+      const decoded = offset + scale * device.value(code, lookup);
+      expect(Math.abs(decoded - x)).toBeLessThanOrEqual((scale / count / 2) * (1 + 1e-4));
+    }
+    expect(taken.size).toBe(count);
+    expect([-9, 0, 1, 9].map((x) => device.code(x, lookup, bits))).toEqual([0, 0, count - 1, count - 1]);
   });
 });
 

@@ -12,6 +12,7 @@ const sources = [
   'runtime/index.ts',
   'test/examples/values.ts',
   'test/examples/deviceValues.ts',
+  'test/examples/calibrationValues.ts',
 ];
 
 /** The source of a browser's entry has no assets; `examples.test.ts` bundles one that does into the modules' folder. */

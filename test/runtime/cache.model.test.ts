@@ -28,7 +28,7 @@ describe.each(devices)('a cache on $name, $schedule', ({ name, schedule, runs })
       fc.asyncProperty(fc.commands([...commands], { size: '+1', maxCommands: 20 }), async (list) => {
         const open = (sequences: number, tokens: number, generatedTokens: number) =>
           KvCache.open(kernels, { sequences, tokens, generated: generatedTokens });
-        const model: Model = { sequences: [empty, empty, empty], tokens: 24, generated: 12 };
+        const model: Model = { sequences: [empty, empty, empty], tokens: 24, generated: 12, unit: 0 };
         const real: Real = { cache: open(3, model.tokens, model.generated), open, kernels };
         try {
           await fc.asyncModelRun(() => ({ model, real }), list);
@@ -44,6 +44,7 @@ describe.each(devices)('a cache on $name, $schedule', ({ name, schedule, runs })
       'attend',
       'crop',
       'fork',
+      'keep',
       'prefill',
       'refused',
       'reorder',

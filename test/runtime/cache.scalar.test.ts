@@ -5,7 +5,7 @@ import { type DecodedTokens, KvCache } from '../../runtime/cache.js';
 import type { Device } from '../../runtime/device.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
 import { hadamard } from '../../runtime/reference/hadamard.js';
-import { unrotate } from '../../runtime/reference/index.js';
+import { polarForm, unrotate } from '../../runtime/reference/index.js';
 import { halfValues, largestOf, worstError } from '../../runtime/verify/draws.js';
 import { attendVisible } from '../../runtime/verify/visible.js';
 import { deviceNames, openDevice, targetOf } from '../stages/harness.js';
@@ -26,13 +26,14 @@ function vectorOf(g: ScalarGeometry, bits: Uint16Array, tokens: number, head: nu
 
 /** The middle tokens as they are coded, [token][width]. */
 function middleOf(g: ScalarGeometry, operand: Operand, bits: Uint16Array, tokens: number): Float64Array {
-  const { turned, unrotated } = g[operand];
+  const { turned, unrotated, polar } = g[operand];
   const all = new Float64Array(MIDDLE * g.width);
   for (let head = 0; head < g.kvHeads; head++) {
     for (let token = 0; token < MIDDLE; token++) {
       const position = g.scheme.sinks + token;
       const x = vectorOf(g, bits, tokens, head, position);
-      const coded = turned ? hadamard(x) : unrotated ? unrotate(x, position, g.model.rope) : x;
+      const paired = unrotated ? unrotate(x, position, g.model.rope) : polar ? polarForm(x, g.model.rope) : x;
+      const coded = turned ? hadamard(x) : paired;
       all.set(coded, token * g.width + head * g.headDim);
     }
   }
@@ -61,6 +62,7 @@ function halfSteps(g: ScalarGeometry, operand: Operand, coded: Float64Array): Fl
   // Codes at both ends of the span: all of them, or all but the one below the most negative.
   if (codec.name === 'symmetric') return spans.map((span) => span / (2 ** bits - 2) / 2);
   if (codec.name === 'asymmetric') return spans.map((span) => span / (2 ** bits - 1) / 2);
+  if (codec.name === 'midRise') return spans.map((span) => span / 2 ** bits / 2);
   return undefined;
 }
 

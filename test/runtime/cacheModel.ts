@@ -4,6 +4,7 @@ import type { Geometry } from '../../dsl/geometry.js';
 import type { Decoder, KvCache } from '../../runtime/cache.js';
 import type { LoadedKernels } from '../../runtime/kernels.js';
 import type { SequenceLengths } from '../../runtime/record.js';
+import { seededRandom } from '../../runtime/reference/index.js';
 import { halfValues, worstError } from '../../runtime/verify/draws.js';
 import { attendVisible } from '../../runtime/verify/visible.js';
 import { faultOf, halves, scheme, model as shape, tokenOf } from './cacheCase.js';
@@ -16,8 +17,8 @@ interface Token {
 
 const segments = ['sinks', 'middle', 'stream', 'window'] as const;
 
-/** A sequence as plain arrays of tokens. */
-type Sequence = Readonly<Record<(typeof segments)[number], readonly Token[]>>;
+/** A sequence as plain arrays of tokens, and how many it let go of. */
+type Sequence = Readonly<Record<(typeof segments)[number], readonly Token[]>> & { readonly evicted: number };
 
 /** What the cache should be: no codes, no offsets, no ring. */
 export interface Model {
@@ -25,6 +26,8 @@ export interface Model {
   /** Room for a prompt; a load may bring more. */
   tokens: number;
   readonly generated: number;
+  /** Tokens of the middle that are evicted together; 0 where only its last ones can be. */
+  readonly unit: number;
 }
 
 /** The cache, which a load replaces by another. */
@@ -36,7 +39,7 @@ export interface Real {
   readonly kernels: LoadedKernels;
 }
 
-export const empty: Sequence = { sinks: [], middle: [], stream: [], window: [] };
+export const empty: Sequence = { sinks: [], middle: [], stream: [], window: [], evicted: 0 };
 const tokensOf = (sequence: Sequence) => segments.flatMap((segment) => sequence[segment]);
 type Command = fc.AsyncCommand<Model, Real>;
 
@@ -52,6 +55,7 @@ async function compare(
       middleTokens: sequence.middle.length,
       streamTokens: sequence.stream.length,
       windowTokens: sequence.window.length,
+      evictedTokens: sequence.evicted,
     };
     expect(await cache.lengths(index)).toMatchObject(lengths);
     const decoded = await cache.decompress(index);
@@ -67,7 +71,7 @@ async function compare(
     });
     const rest = actual[Symbol.iterator]();
     const renewed = segments.map((name) => [name, sequence[name].map(() => rest.next().value!)] as const);
-    model.sequences[index] = Object.fromEntries(renewed) as unknown as Sequence;
+    model.sequences[index] = { ...empty, ...Object.fromEntries(renewed), evicted: sequence.evicted };
   }
 }
 
@@ -105,6 +109,7 @@ class Prefill implements Command {
       middle: all.slice(sinks, sinks + middle),
       stream: [],
       window: all.slice(sinks + middle),
+      evicted: 0,
     };
     await compare(model, real, (index) => (index === sequence ? range(sinks, middle) : none));
   }
@@ -235,10 +240,43 @@ class Crop implements Command {
       left -= tokens.length;
       return [name, tokens] as const;
     });
-    model.sequences[index] = Object.fromEntries(kept) as unknown as Sequence;
+    const evicted = this.share * total < 0.5 ? 0 : sequence.evicted;
+    model.sequences[index] = { ...empty, ...Object.fromEntries(kept), evicted };
     await compare(model, real, unchanged);
   }
   toString = () => `crop(${this.pick}, ${this.share})`;
+}
+
+/** Some of the middle and of the stream: as many as the share says of them, or of their blocks, drawn one by one. */
+class Keep implements Command {
+  constructor(
+    readonly pick: number,
+    readonly share: number,
+    readonly seed: number,
+  ) {}
+  check = () => true;
+  async run(model: Model, real: Real): Promise<void> {
+    const index = this.pick % model.sequences.length;
+    const sequence = model.sequences[index]!;
+    const random = seededRandom(this.seed);
+    const blocks = Math.ceil(sequence.middle.length / Math.max(1, model.unit));
+    const chosen = Array.from({ length: blocks }, () => random() < this.share);
+    const first = Math.round(this.share * sequence.middle.length);
+    const middle = sequence.middle.map((_, token) =>
+      model.unit === 0 ? token < first : chosen[Math.floor(token / model.unit)]!,
+    );
+    const keeps = [...middle, ...sequence.stream.map(() => random() < this.share)];
+    const tokens = keeps.flatMap((keep, at) => (keep ? [sequence.sinks.length + at] : []));
+    await real.cache.keep(index, this.seed % 2 === 0 ? tokens : Uint32Array.from(tokens));
+    model.sequences[index] = {
+      ...sequence,
+      middle: sequence.middle.filter((_, token) => keeps[token]),
+      stream: sequence.stream.filter((_, token) => keeps[sequence.middle.length + token]),
+      evicted: sequence.evicted + keeps.length - tokens.length,
+    };
+    await compare(model, real, unchanged);
+  }
+  toString = () => `keep(${this.pick}, ${this.share}, seed ${this.seed})`;
 }
 
 class Fork implements Command {
@@ -319,6 +357,8 @@ const refused: readonly (readonly [string, Refused['call']])[] = [
     },
   ],
   ['more tokens than are held', (cache) => cache.crop(0, 1000)],
+  ['a token to keep that is none', (cache) => cache.keep(0, [1000])],
+  ['tokens to keep that are no list', (cache) => cache.keep(0, 'all' as never)],
   ['a fork to nowhere', (cache) => cache.fork(0, 9)],
   ['a source that is none', (cache, { sequences }) => cache.reorder(sequences.map(() => -1))],
   ['too few sources', (cache) => cache.reorder([])],
@@ -341,6 +381,7 @@ export const commands: readonly fc.Arbitrary<Command>[] = [
     .record({ queries: fc.integer({ min: 1, max: 5 }), splits: fc.constantFrom(undefined, 1, 3), seed })
     .map((c) => new Attend(c.queries, c.splits, c.seed)),
   fc.record({ pick, share: fc.constantFrom(0, 0.3, 0.7, 0.9, 1) }).map((c) => new Crop(c.pick, c.share)),
+  fc.record({ pick, share: fc.constantFrom(0, 0.2, 0.5, 0.8, 1), seed }).map((c) => new Keep(c.pick, c.share, c.seed)),
   fc.record({ from: pick, to: pick }).map((c) => new Fork(c.from, c.to)),
   fc.array(pick, { minLength: 3, maxLength: 3 }).map((picks) => new Reorder(picks)),
   fc.constantFrom(0, 5).map((more) => new SaveLoad(more)),

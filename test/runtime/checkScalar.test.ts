@@ -9,10 +9,12 @@ import {
   float8,
   hadamard,
   lloydMax,
+  midRise,
   modelFrom,
   perChannel,
   perHead,
   perToken,
+  polar,
   symmetric,
   unrope,
 } from '../../dsl/index.js';
@@ -68,6 +70,14 @@ const schemes = [
     values: [perHead(asymmetric({ bits: 3 }))],
     sinks: 2,
     window: 1,
+    stream,
+  }),
+  defineScheme({
+    name: 'pairs',
+    keys: [polar(), perChannel(midRise({ bits: 4 }), { tokens: 16 })],
+    values: [perToken(midRise({ bits: 2 }))],
+    sinks: 0,
+    window: 8,
     stream,
   }),
 ];

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { defaultTargets, generate } from '../../codegen/generate.js';
 import { packagePath } from '../../codegen/packageRoot.js';
-import { defineScheme, shard, shardPlus } from '../../dsl/index.js';
+import { defineScheme, type Scheme, shard, shardPlus, tiltFast, tiltSafe } from '../../dsl/index.js';
 import { EmulatorDevice } from '../../runtime/emulator/emulator.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
 import { type Activations, loadActivations } from '../../runtime/report/activations.js';
@@ -11,22 +11,28 @@ import { heldOutError } from './heldOut.js';
 
 // Written by scripts/referenceError.ts: the float64 reference's own encoder on the same activations, mean over four seeds.
 const own = JSON.parse(readFileSync(packagePath('test', 'fixtures', 'reference-error.json'), 'utf8')) as Record<
-  'shard' | 'shard-plus',
+  'shard' | 'shard-plus' | 'tilt-fast' | 'tilt-safe',
   Record<string, number>
 >;
 
 describe('recorded activations', () => {
   let device: EmulatorDevice;
-  let kernels: Readonly<Record<'shard' | 'shardPlus' | 'wider', LoadedKernels>>;
+  let kernels: Readonly<Record<'shard' | 'shardPlus' | 'wider' | 'tilt-fast' | 'tilt-safe', LoadedKernels>>;
   let activations: Activations;
   beforeAll(async () => {
     activations = await loadActivations(packagePath('test', 'fixtures', 'smollm2-135m-kv.safetensors'));
     device = await EmulatorDevice.open({ checks: 'none' });
-    const load = async (scheme: typeof shard) =>
+    const load = async (scheme: Scheme) =>
       LoadedKernels.load(device, await generate(scheme, activations.model, defaultTargets.cuda));
     // One exact token more is worth more bytes than shard-plus' weights and widths: so its bytes are enough for Shard.
     const wider = defineScheme({ ...shard, name: 'shard-wider', window: shard.window + 1 });
-    kernels = { shard: await load(shard), shardPlus: await load(shardPlus), wider: await load(wider) };
+    kernels = {
+      shard: await load(shard),
+      shardPlus: await load(shardPlus),
+      wider: await load(wider),
+      'tilt-fast': await load(tiltFast),
+      'tilt-safe': await load(tiltSafe),
+    };
   });
   afterAll(() => device?.close());
 
@@ -62,6 +68,26 @@ describe('recorded activations', () => {
       expect(result.bytes).toBeLessThanOrEqual(before.bytes);
     },
   );
+
+  describe.each([
+    // 31 rows of 3 * (3 nibbles * 256 + 1152) bytes, and 67456 of what all tokens share, of exact tokens and padding; the record.
+    { name: 'tilt-fast', bytes: 31 * 5760 + 67456 + 256 },
+    // 31 rows of 12 nibbles * 256 bytes, 88 bytes of values a token, and 67168 beside; the record.
+    { name: 'tilt-safe', bytes: 31 * 3072 + 1980 * 88 + 67168 + 256 },
+  ] as const)('with $name', ({ name, bytes }) => {
+    it.each([2, 14, 27])(
+      'lose at most 2 % more than with the reference implementation on layer %i, and its bytes are counted',
+      async (layer) => {
+        const result = await measure(name, layer);
+        console.info(
+          `layer ${layer}: attention error of ${name} ${result.attentionError.toFixed(4)}, reference ${own[name][layer]!.toFixed(4)}`,
+        );
+        expect(result.attentionError).toBeLessThanOrEqual(1.02 * own[name][layer]!);
+        expect(result.maxError).toBeLessThanOrEqual(1e-5);
+        expect(result.bytes).toBe(bytes);
+      },
+    );
+  });
 
   // What the queries that prefill saw tell of those that come after them: on record, and no worse than Shard. Eight
   // queries before the end are few to observe, and eight after it few to judge.

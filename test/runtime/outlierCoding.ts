@@ -15,11 +15,12 @@ const rules: Readonly<Record<string, Pick<ScalarRule, 'offset' | 'scale'>>> = {
   lloydMax: { offset: 'none', scale: 'norm' },
   symmetric: { offset: 'none', scale: 'largest' },
   asymmetric: { offset: 'least', scale: 'largest' },
+  midRise: { offset: 'least', scale: 'largest' },
 };
 
 /** The codes of keys, or values, in the terms of the reference. */
 function scalarCoding(groups: ScalarGroups): ScalarCoding {
-  const { codec, levelChannels, trim, outlierCap: cap, range } = groups;
+  const { codec, levelChannels, trim, outlierCap: cap, range, projection } = groups;
   // The lowest code of symmetric steps is none that a number gets.
   const stands = [...codecValues(codec, levelChannels)];
   const levels = codec.name === 'symmetric' ? stands.with(0, Number.NEGATIVE_INFINITY) : stands;
@@ -27,6 +28,7 @@ function scalarCoding(groups: ScalarGroups): ScalarCoding {
     ...codingOf(groups),
     rule: { ...rules[codec.name]!, levels, trim },
     ...(cap > 0 ? { outliers: { cap, range } } : {}),
+    ...(projection.length > 0 ? { projection } : {}),
   };
 }
 

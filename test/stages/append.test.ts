@@ -116,6 +116,7 @@ describe.each(deviceNames)('append on %s', (deviceName) => {
                 windowStart: full && !refused ? (state.start + 1) % window : state.start,
                 promptTokens: 9,
                 refusedTokens: refused ? 1 : 0,
+                evictedTokens: 0,
               });
               if (refused) continue;
               const share = after.slice(sequence * layout.bytes, (sequence + 1) * layout.bytes);

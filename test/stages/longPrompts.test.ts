@@ -5,6 +5,7 @@ import { evaluateExtent } from '../../codegen/manifest.js';
 import { splitPrompt } from '../../codegen/plan/layout.js';
 import { type Geometry, geometryOf } from '../../dsl/geometry.js';
 import { presetModel, presetNames } from '../../dsl/model.js';
+import { isLatent } from '../../dsl/scheme.js';
 import { schemeNames } from '../../dsl/schemes/presets.js';
 import { chooseTunables } from '../../dsl/stage.js';
 import { stagesOf } from '../../dsl/stages/index.js';
@@ -18,8 +19,9 @@ const schemes = await Promise.all(schemeNames.map((name) => resolveScheme(name, 
 const geometries = schemes.flatMap((scheme) =>
   presetNames.flatMap((name) => {
     const model = presetModel(name);
-    // Blocks of 64 channels do not divide a head of 96.
-    const fits = scheme.name !== 'nf4' || model.headDim % 64 === 0;
+    // Blocks of 64 channels do not divide a head of 96, and one Hadamard transform is not of it.
+    const divides = !['nf4', 'turboquant-prod4'].includes(scheme.name) || model.headDim % 64 === 0;
+    const fits = divides && isLatent(scheme) === (model.latent !== undefined);
     return fits ? [{ title: `${scheme.name}, ${name}`, g: geometryOf(scheme, model) as Geometry }] : [];
   }),
 );

@@ -7,7 +7,7 @@ import type { Device } from '../../runtime/device.js';
 import { LoadedKernels } from '../../runtime/kernels.js';
 import { writeRecord } from '../../runtime/record.js';
 import { hadamard } from '../../runtime/reference/hadamard.js';
-import { unrotate } from '../../runtime/reference/index.js';
+import { polarForm, unrotate } from '../../runtime/reference/index.js';
 import { buildTables } from '../../runtime/tables.js';
 import { attendDraws } from '../../runtime/verify/attendDraws.js';
 import { attendOn } from '../../runtime/verify/attendOn.js';
@@ -38,8 +38,9 @@ function prepared(g: ScalarGeometry, operand: Operand, vectors: Float64Array, to
     for (let token = 0; token < middle; token++) {
       const from = (head * tokens + sinks + token) * g.headDim;
       const x = vectors.slice(from, from + g.headDim);
-      const { turned, unrotated } = g[operand];
-      const y = turned ? hadamard(x) : unrotated ? unrotate(x, sinks + token, g.model.rope) : x;
+      const { turned, unrotated, polar } = g[operand];
+      const paired = unrotated ? unrotate(x, sinks + token, g.model.rope) : polar ? polarForm(x, g.model.rope) : x;
+      const y = turned ? hadamard(x) : paired;
       all.set(y, token * g.width + head * g.headDim);
     }
   }

@@ -1,11 +1,13 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { generate } from '../../codegen/generate.js';
+import { float8 } from '../../dsl/codecs/float8.js';
 import { hadamard } from '../../dsl/codecs/hadamard.js';
+import { table } from '../../dsl/codecs/levelTable.js';
 import { lloydMax } from '../../dsl/codecs/lloydMax.js';
+import { nf4 } from '../../dsl/codecs/nf4.js';
 import { perChannel, perHead, perToken } from '../../dsl/codecs/quantize.js';
 import { asymmetric, symmetric } from '../../dsl/codecs/uniform.js';
-import { unrope } from '../../dsl/codecs/unrope.js';
 import { geometryOf, type ScalarGeometry } from '../../dsl/geometry.js';
 import { type ModelShape, modelFrom } from '../../dsl/model.js';
 import type { ScalarScheme } from '../../dsl/scheme.js';
@@ -60,6 +62,9 @@ const turned = (codec: ReturnType<typeof symmetric>): ScalarScheme =>
 const kivi = (bits: 2 | 4 | 8): ScalarScheme =>
   schemeOf([perChannel(asymmetric({ bits }), { tokens: 32 })], [perToken(asymmetric({ bits }), { channels: 32 })]);
 
+/** So many levels between a number and its double that no factor brings them all near to halves. */
+const roots = table({ name: 'roots', levels: Array.from({ length: 16 }, (_, i) => Math.sqrt(1 + i / 5)) });
+
 const wide: Shape = { kvHeads: 2, groupSize: 4, headDim: 128 };
 /** Every width with equal steps and with a table, every block of scales that the schedule takes, one and several sets of heads. */
 const productCases: readonly (readonly [name: string, scheme: ScalarScheme, shape: Shape])[] = [
@@ -81,6 +86,31 @@ const productCases: readonly (readonly [name: string, scheme: ScalarScheme, shap
       [hadamard(), perToken(asymmetric({ bits: 3 }), { channels: 64 })],
     ),
     wide,
+  ],
+  [
+    '4 bits of NormalFloat, blocks of 64 channels',
+    schemeOf([perToken(nf4(), { channels: 64 })], [perToken(nf4(), { channels: 64 })]),
+    wide,
+  ],
+  [
+    '4 bits of a table that takes two halves a level, blocks of 64 channels',
+    schemeOf([perToken(roots, { channels: 64 })], [perToken(roots, { channels: 64 })]),
+    wide,
+  ],
+  [
+    '8 bits of a table, blocks of 64 channels, d 256',
+    schemeOf([perToken(lloydMax({ bits: 8 }), { channels: 64 })], [perToken(lloydMax({ bits: 3 }), { channels: 64 })]),
+    { kvHeads: 1, groupSize: 2, headDim: 256 },
+  ],
+  [
+    '2 bits of a table, blocks of 64 channels',
+    schemeOf([perToken(lloydMax({ bits: 2 }), { channels: 64 })], [perToken(lloydMax({ bits: 2 }), { channels: 32 })]),
+    wide,
+  ],
+  [
+    'floats of 8 bits',
+    schemeOf([perHead(float8({ format: 'e4m3' }))], [perHead(float8({ format: 'e4m3' }))]),
+    { kvHeads: 2, groupSize: 3, headDim: 128 },
   ],
   [
     'a scale a channel of the prompt',
@@ -146,7 +176,6 @@ describe.each(productCases)('attention with codes as operands, %s', (_name, sche
 
 test('what the schedule does not serve goes to the plain one', () => {
   const plain: readonly (readonly [ScalarScheme, Shape])[] = [
-    [schemeOf([unrope(), perChannel(symmetric({ bits: 4 }))], [perToken(symmetric({ bits: 4 }))]), wide],
     [turned(symmetric({ bits: 3 })), { ...wide, headDim: 64 }],
     [schemeOf([perToken(symmetric({ bits: 4 }), { channels: 32 })], [perToken(symmetric({ bits: 4 }))]), wide],
     [schemeOf([perHead(symmetric({ bits: 4 }))], [perChannel(symmetric({ bits: 4 }), { tokens: 32 })]), wide],
@@ -156,4 +185,15 @@ test('what the schedule does not serve goes to the plain one', () => {
     const g = geometryOf(scheme, modelOf(shape)) as ScalarGeometry;
     expect(chooseTunables(scalarAttendStage, g, target, {})).toMatchObject({ products: 0 });
   }
+});
+
+test.each([
+  ['a float is widened', float8({ format: 'e4m3' }), 7, 1],
+  ['a half holds a level times a factor', lloydMax({ bits: 4 }), 0, 1],
+  ['a level takes two halves', roots, 0, 2],
+] as const)('of keys that are looked up, or not: %s', async (_name, codec, shift, halves) => {
+  const { files } = await generate(schemeOf([perToken(codec)], [perToken(codec)]), modelOf(wide), target);
+  const text = files.get('attend.cu');
+  expect(text).toContain(`constexpr u32 KEY_FLOAT_SHIFT = ${shift};`);
+  expect(text).toContain(`constexpr u32 KEY_TABLE_HALVES = ${halves};`);
 });

@@ -2,8 +2,9 @@ import { layoutSequence, recordWords, type SequenceLayout } from '../../codegen/
 import type { ScalarCodec } from '../../dsl/codec.js';
 import { hadamard as hadamardStep } from '../../dsl/codecs/hadamard.js';
 import { lloydMax } from '../../dsl/codecs/lloydMax.js';
+import { polar } from '../../dsl/codecs/polar.js';
 import { perChannel, perHead, perToken } from '../../dsl/codecs/quantize.js';
-import { asymmetric, leastNumber, symmetric } from '../../dsl/codecs/uniform.js';
+import { asymmetric, leastNumber, midRise, symmetric } from '../../dsl/codecs/uniform.js';
 import { unrope } from '../../dsl/codecs/unrope.js';
 import { geometryOf, type ScalarGeometry } from '../../dsl/geometry.js';
 import { type ModelShape, modelFrom } from '../../dsl/model.js';
@@ -11,7 +12,16 @@ import { defineScheme, type ScalarScheme } from '../../dsl/scheme.js';
 import { type SequenceLengths, writeRecord } from '../../runtime/record.js';
 import { readField } from '../../runtime/reference/fields.js';
 import { hadamard } from '../../runtime/reference/hadamard.js';
-import { type Cache, emptyTensor, normalFrom, rotate, seededRandom, vectorAt } from '../../runtime/reference/index.js';
+import {
+  type Cache,
+  emptyTensor,
+  fromPolarForm,
+  normalFrom,
+  pairsOf,
+  rotate,
+  seededRandom,
+  vectorAt,
+} from '../../runtime/reference/index.js';
 import { buildTables } from '../../runtime/tables.js';
 import { type AttendDraw, drawQuery } from '../../runtime/verify/attendDraws.js';
 import { halfBits, halfValues } from '../../runtime/verify/draws.js';
@@ -69,7 +79,8 @@ const shifted: ScalarCodec = (() => {
 
 /**
  * Between them: every width, every block of numbers that share a scale, an odd number of blocks in a row, Hadamard with
- * one block and with three, RoPE on some channels and on all, in both pairings, offsets and none, capped scores.
+ * one block and with three, RoPE on some channels and on all, in both pairings, radii and angles of such pairs, radii below
+ * zero too, offsets and none, capped scores.
  */
 export const scalarCases: readonly ScalarCase[] = [
   scalarCase({
@@ -119,6 +130,26 @@ export const scalarCases: readonly ScalarCase[] = [
     values: [hadamardStep(), perChannel(asymmetric({ bits: 8 }))],
     scoreCap: 30,
     streamBits: 8,
+  }),
+  scalarCase({
+    name: 'radius and angle of 4 bits, 8-2-128',
+    kvHeads: 2,
+    groupSize: 4,
+    headDim: 128,
+    keys: [polar(), perChannel(midRise({ bits: 4 }), { tokens: 32 })],
+    values: [perToken(asymmetric({ bits: 4 }))],
+    streamBits: 4,
+  }),
+  scalarCase({
+    name: 'radius and angle of 3 bits, partial rotary, 3-3-64',
+    kvHeads: 3,
+    groupSize: 1,
+    headDim: 64,
+    rotaryDim: 24,
+    pairing: 'interleaved',
+    keys: [polar(), perChannel(lloydMax({ bits: 3 }), { tokens: 16 })],
+    values: [hadamardStep(), perToken(asymmetric({ bits: 2 }))],
+    streamBits: 3,
   }),
 ];
 
@@ -210,6 +241,7 @@ export class ScalarShare {
       if (middle < middleTokens) {
         const stored = this.middle(operand, middle, head);
         if (g[operand].turned) return hadamard(stored);
+        if (g[operand].polar) return fromPolarForm(stored, g.model.rope);
         return g[operand].unrotated ? rotate(stored, token, g.model.rope) : stored;
       }
       const stream = middle - middleTokens;
@@ -242,14 +274,18 @@ function codeValues(codec: ScalarCodec, channels: number): Float64Array {
 }
 
 /** A share with random codes; scales, offsets and exact tokens are normal, and scales are not negative. */
-function drawShare(layout: SequenceLayout, magnitude: number, random: () => number): Uint8Array {
+function drawShare(g: ScalarGeometry, layout: SequenceLayout, magnitude: number, random: () => number): Uint8Array {
+  const angles = new Set(pairsOf(g.model.rope, g.headDim).map(([, second]) => second));
   const share = Uint8Array.from({ length: layout.bytes }, () => Math.floor(random() * 256));
   for (const { name, offset, bytes } of layout.parts) {
     if (name.endsWith('Codes')) continue;
     const size = /key/i.test(name) ? magnitude : 1;
     const drawn = Float64Array.from({ length: bytes / 2 }, () => size * normalFrom(random));
     const sized = /Scales|Norms/.test(name) ? drawn.map(Math.abs) : drawn;
-    share.set(new Uint8Array(halfBits(sized).buffer), offset);
+    // Angles are a turn or two, whatever the size of keys: of many turns float32 would keep less.
+    const inTurns = (x: number, at: number) => (angles.has(at % g.headDim) ? Math.tanh(x) : x);
+    const turned = g.keys.polar && /^key(Scales|Offsets)$/.test(name) ? sized.map(inTurns) : sized;
+    share.set(new Uint8Array(halfBits(turned).buffer), offset);
   }
   return share;
 }
@@ -279,7 +315,7 @@ export function scalarSetting(g: ScalarGeometry, { sequences, queries, seed }: A
     };
     const { slidingWindow } = draw;
     records.set(writeRecord(layout, base, lengths, { slidingWindow }), index * recordWords);
-    cache.set(drawShare(layout, draw.magnitude, random), base);
+    cache.set(drawShare(g, layout, draw.magnitude, random), base);
     const share = cache.subarray(base, base + layout.bytes);
     const decoded = new ScalarShare(g, layout, share).decode(lengths);
     for (let row = 0; row < queries * g.heads; row++) {

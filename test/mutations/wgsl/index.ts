@@ -4,6 +4,7 @@ import { attendSuspects } from './attend.js';
 import { basisSuspects } from './basis.js';
 import { decompressSuspects } from './decompress.js';
 import { keySuspects } from './keys.js';
+import { massSuspects } from './mass.js';
 import { projectSuspects } from './project.js';
 import { tokenSuspects } from './tokens.js';
 import { unbiasSuspects } from './unbias.js';
@@ -19,6 +20,7 @@ export const wgslSuspects: readonly Suspect[] = [
   ...valueSuspects,
   ...unbiasSuspects,
   ...tokenSuspects,
+  ...massSuspects,
   ...decompressSuspects,
   ...attendSuspects,
 ];

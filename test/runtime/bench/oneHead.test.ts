@@ -15,6 +15,9 @@ import {
   shard,
   shardPlus,
   symmetric,
+  tiltFast,
+  tiltSafe,
+  turboQuantProd4,
   unrope,
 } from '../../../dsl/index.js';
 import { decodeHead } from '../../../runtime/bench/decodeHead.js';
@@ -34,10 +37,15 @@ function drawn(scheme: Scheme): { readonly parts: CodedSequence; readonly ofHead
   const g = geometryOf(scheme, presetModel('smollm2-135m'));
   const layout = layoutSequence(g, { tokens: 100, generated: 8 });
   const share = syntheticShare(g, layout, lengths, 7);
+  if (g.family === 'tilt') {
+    const parts = unpackShare(g, layout, share, lengths, codeValues(g));
+    return { parts, ofHead: (head) => partsOfHead(parts, head) };
+  }
   if (g.family === 'scalar') {
     const parts = unpackShare(g, layout, share, lengths, codeValues(g));
     return { parts, ofHead: (head) => partsOfHead(parts, head) };
   }
+  if (g.family !== 'low-rank') throw new TypeError(`${scheme.name} has no heads`);
   const unpacked = unpackShare(g, layout, share, lengths, codeValues(g));
   // A group without bits adds nothing, whatever its codes and scales are.
   const parts = unpacked.middle.groupBits
@@ -64,25 +72,28 @@ const sparse = defineScheme({
   stream: lloydMax({ bits: 8 }),
 });
 
-describe.each([shard, shardPlus, blocks, sparse])('one head of $name', (scheme: Scheme) => {
-  const { parts, ofHead } = drawn(scheme);
-  const whole = decodeSequence(parts);
+describe.each([shard, shardPlus, blocks, sparse, turboQuantProd4, tiltFast, tiltSafe])(
+  'one head of $name',
+  (scheme: Scheme) => {
+    const { parts, ofHead } = drawn(scheme);
+    const whole = decodeSequence(parts);
 
-  test('has parts that decode to what it is in the whole', () => {
-    for (let head = 0; head < parts.kvHeads; head++) {
-      const one = decodeSequence(ofHead(head));
-      expect(one.keys).toMatchObject({ heads: 1, tokens: 107, channels: 64 });
-      expect(one.keys.data).toEqual(headRows(whole.keys, head).data);
-      expect(one.values.data).toEqual(headRows(whole.values, head).data);
-    }
-  });
+    test('has parts that decode to what it is in the whole', () => {
+      for (let head = 0; head < parts.kvHeads; head++) {
+        const one = decodeSequence(ofHead(head));
+        expect(one.keys).toMatchObject({ heads: 1, tokens: 107, channels: 64 });
+        expect(one.keys.data).toEqual(headRows(whole.keys, head).data);
+        expect(one.values.data).toEqual(headRows(whole.values, head).data);
+      }
+    });
 
-  test('decodes to the same with factors multiplied once, to rounding', () => {
-    const one = decodeHead(parts, 2);
-    for (const name of ['keys', 'values'] as const) {
-      const expected = headRows(whole[name], 2).data;
-      expect(one[name].data).toHaveLength(expected.length);
-      expect(worstDifference(one[name].data, expected).by).toBeLessThan(1e-13 * largestOf(expected));
-    }
-  });
-});
+    test('decodes to the same with factors multiplied once, to rounding', () => {
+      const one = decodeHead(parts, 2);
+      for (const name of ['keys', 'values'] as const) {
+        const expected = headRows(whole[name], 2).data;
+        expect(one[name].data).toHaveLength(expected.length);
+        expect(worstDifference(one[name].data, expected).by).toBeLessThan(1e-13 * largestOf(expected));
+      }
+    });
+  },
+);

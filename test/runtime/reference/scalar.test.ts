@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { asymmetric, lloydMax, modelFrom, nf4, symmetric } from '../../../dsl/index.js';
+import { asymmetric, lloydMax, midRise, modelFrom, nf4, symmetric } from '../../../dsl/index.js';
 import {
   type Cache,
   decodeScalar,
@@ -40,6 +40,12 @@ const symmetricRule = (bits: number): ScalarRule => {
 };
 const asymmetricRule = (bits: number): ScalarRule => ({
   levels: Array.from({ length: 2 ** bits }, (_, code) => code / (2 ** bits - 1)),
+  offset: 'least',
+  scale: 'largest',
+});
+
+const midRiseRule = (bits: number): ScalarRule => ({
+  levels: Array.from({ length: 2 ** bits }, (_, code) => (code + 0.5) / 2 ** bits),
   offset: 'least',
   scale: 'largest',
 });
@@ -178,6 +184,7 @@ const ruled = [
   ...([2, 3, 4, 8] as const).flatMap((bits) => [
     { codec: symmetric({ bits }), rule: symmetricRule(bits) },
     { codec: asymmetric({ bits }), rule: asymmetricRule(bits) },
+    { codec: midRise({ bits }), rule: midRiseRule(bits) },
     {
       codec: lloydMax({ bits }),
       rule: { levels: lloydMax({ bits }).levels(64), offset: 'none', scale: 'norm' } as ScalarRule,
@@ -226,6 +233,21 @@ const codings: readonly [string, ScalarCoding, ScalarCoding][] = [
     'keys before RoPE, a scale a channel; values with a scale a head',
     { rule: symmetricRule(8), form: 'unrotated', block: { tokens: 'prompt', channels: 1 } },
     { rule: asymmetricRule(8), form: 'cached', block: { tokens: 'prompt', channels: 8 } },
+  ],
+  [
+    'the signs of what keys of 8 bits leave',
+    {
+      rule: symmetricRule(8),
+      form: 'turned',
+      block: { tokens: 1, channels: 8 },
+      projection: [1, -1, -1, 1, 1, 1, -1, 1],
+    },
+    { rule: symmetricRule(8), form: 'turned', block: { tokens: 1, channels: 8 } },
+  ],
+  [
+    'keys as radius and angle, a scale a channel of 16 tokens',
+    { rule: midRiseRule(8), form: 'polar', block: { tokens: 16, channels: 1 } },
+    { rule: midRiseRule(8), form: 'cached', block: { tokens: 1, channels: 8 } },
   ],
 ];
 
@@ -279,6 +301,8 @@ test('scales are of consecutive tokens and channels of one head, the last block 
 
 test.each([
   [{ values: { form: 'unrotated' } }, 'values have no RoPE to take off'],
+  [{ values: { form: 'polar' } }, 'values have no pairs that RoPE turns'],
+  [{ keys: { form: 'polar' } }, 'radii and angles have no scale in common'],
   [{ keys: { block: { tokens: 1, channels: 3 } } }, '3 channels of a scale do not divide a head of 8'],
 ] as const)('a coding that cannot be is refused: %j', (change, message) => {
   const coding: ScalarCoding = { rule: symmetricRule(4), form: 'cached', block: { tokens: 1, channels: 8 } };

@@ -4,10 +4,11 @@ import { geometryOf } from '../../../dsl/geometry.js';
 import { presetModel } from '../../../dsl/model.js';
 import { shard } from '../../../dsl/schemes/shard.js';
 import { shardPlus } from '../../../dsl/schemes/shardPlus.js';
+import { tiltFast, tiltSafe } from '../../../dsl/schemes/tilt.js';
 import { checkContents } from '../../../runtime/cache/checkContents.js';
 import { readContents } from '../../../runtime/cache/contents.js';
 import { promptLengths } from '../../../runtime/cache/lengths.js';
-import { decodeShard } from '../../../runtime/reference/index.js';
+import { decodeSequence } from '../../../runtime/reference/index.js';
 import { unpackShare } from '../../../runtime/reference/unpackShare.js';
 import { syntheticShare } from '../../../runtime/tune/syntheticCache.js';
 import { codeValues } from '../../../runtime/verify/codeValues.js';
@@ -15,7 +16,7 @@ import { codeValues } from '../../../runtime/verify/codeValues.js';
 const rootMeanSquare = (data: Float64Array) => Math.sqrt(data.reduce((sum, x) => sum + x * x, 0) / data.length);
 
 describe('a synthetic share', () => {
-  for (const scheme of [shard, shardPlus]) {
+  for (const scheme of [shard, shardPlus, tiltFast, tiltSafe] as const) {
     const g = geometryOf(scheme, presetModel('smollm2-135m'));
     const layout = layoutSequence(g, { tokens: 300, generated: 40 });
     const lengths = { ...promptLengths(g, 300), streamTokens: 40 };
@@ -29,7 +30,7 @@ describe('a synthetic share', () => {
     it(`of ${scheme.name} stands for keys and values of ordinary size`, () => {
       const share = syntheticShare(g, layout, lengths, 1);
       const parts = unpackShare(g, layout, share, lengths, codeValues(g));
-      const { keys, values } = decodeShard({ ...parts, rope: g.model.rope });
+      const { keys, values } = decodeSequence({ ...parts, rope: g.model.rope });
       for (const { data } of [keys, values]) {
         expect(data.every(Number.isFinite)).toBe(true);
         expect(rootMeanSquare(data)).toBeGreaterThan(0.5);

@@ -96,6 +96,19 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], c
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// d = c + a * b over one warp, bytes in, exact sums out: a unsigned, b signed or unsigned. A register has four neighbours along
+// k: with the rows and columns of mma_m16n8k16, a[0] and b[0] have k = 4t to 4t+3, a[2] and b[1] those and 16.
+#define KVF_MULTIPLY_CODES(name, type)                                                                                    \
+  __device__ __forceinline__ void name(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const i32 (&c)[4]) {            \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8." type                                                         \
+                 ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"                                         \
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]),     \
+                   "r"(c[3]));                                                                                            \
+  }
+KVF_MULTIPLY_CODES(multiply_codes, "u8")
+KVF_MULTIPLY_CODES(multiply_codes_signed, "s8")
+
 __device__ __forceinline__ u32 shared_address(const void* shared) { return (u32)__cvta_generic_to_shared(shared); }
 
 // Lane i names the row i % 8 (16 bytes, aligned to 16) of the 8x8 matrix i / 8; r[m] gets of matrix m the elements

@@ -21,7 +21,7 @@ constexpr u32 AT_VALUE_SCALES = 29;  // in the record, first word of valueScales
 constexpr u32 AT_VALUE_OFFSETS = 30;  // in the record, first word of valueOffsets: f16 [middle, 1 a row][8 KV heads][1 of 128 channels]
 constexpr u32 THREADS = 256;  // threads of a block
 
-// dsl/codecs/uniform.ts:65 asymmetricCode, bits = 4
+// dsl/codecs/uniform.ts:85 asymmetricCode, bits = 4
 // The nearest of the codes 0 to 2^bits - 1, the first for zero and the last for one.
 template <typename ULevels>
 __device__ __forceinline__ u32 asymmetric_code_4(float x, ULevels u_levels) {

@@ -28,7 +28,7 @@ const THREADS = 256u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
 
-// dsl/codecs/uniform.ts:65 asymmetricCode, bits = 4
+// dsl/codecs/uniform.ts:85 asymmetricCode, bits = 4
 // The nearest of the codes 0 to 2^bits - 1, the first for zero and the last for one.
 fn asymmetric_code_4(x: f32) -> u32 {
   return u32(clamp(round(x * 15.0), 0.0, 15.0));

@@ -20,7 +20,7 @@ constexpr u32 AT_VALUE_CODES = 19;  // in the record, first word of valueCodes: 
 constexpr u32 AT_VALUE_SCALES = 29;  // in the record, first word of valueScales: f16 [middle, 1 a row][8 KV heads][1 of 128 channels]
 constexpr u32 THREADS = 256;  // threads of a block
 
-// dsl/codecs/uniform.ts:58 symmetricCode, bits = 8
+// dsl/codecs/uniform.ts:78 symmetricCode, bits = 8
 // The nearest of the codes 1 to 2^bits - 1, whose middle stands for zero.
 template <typename ULevels>
 __device__ __forceinline__ u32 symmetric_code_8(float x, ULevels u_levels) {

@@ -16,7 +16,7 @@ constexpr u32 AT_KEY_SCALES = 15;  // in the record, first word of keyScales: f1
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 SLICES = 8;  // threads, or blocks, that share one sum
 
-// dsl/codecs/uniform.ts:52 magnitudeScale
+// dsl/codecs/uniform.ts:72 magnitudeScale
 // The largest magnitude as f16, never infinite.
 __device__ __forceinline__ float magnitude_scale(float u_sum_of_squares, float max_abs) {
   return round_to_half(fminf(max_abs, 65504.0f));

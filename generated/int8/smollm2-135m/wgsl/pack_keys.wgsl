@@ -27,7 +27,7 @@ const THREADS = 256u;  // threads of a block
 // all compressed parts of all sequences; offsets come from the record
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
 
-// dsl/codecs/uniform.ts:58 symmetricCode, bits = 8
+// dsl/codecs/uniform.ts:78 symmetricCode, bits = 8
 // The nearest of the codes 1 to 2^bits - 1, whose middle stands for zero.
 fn symmetric_code_8(x: f32) -> u32 {
   return u32(i32(clamp(round(x * 127.0), -127.0, 127.0)) + 128);

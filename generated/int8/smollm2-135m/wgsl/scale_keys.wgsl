@@ -38,7 +38,7 @@ fn round_to_half(x: f32) -> f32 {
   return bitcast<f32>(sign | rounded);
 }
 
-// dsl/codecs/uniform.ts:52 magnitudeScale
+// dsl/codecs/uniform.ts:72 magnitudeScale
 // The largest magnitude as f16, never infinite.
 fn magnitude_scale(u_sum_of_squares: f32, max_abs: f32) -> f32 {
   return round_to_half(min(max_abs, 65504.0));

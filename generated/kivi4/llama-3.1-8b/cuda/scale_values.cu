@@ -17,13 +17,13 @@ constexpr u32 AT_VALUE_OFFSETS = 30;  // in the record, first word of valueOffse
 constexpr u32 THREADS = 256;  // threads of a block
 constexpr u32 SLICES = 8;  // threads, or blocks, that share one sum
 
-// dsl/codecs/uniform.ts:46 leastNumber
+// dsl/codecs/uniform.ts:66 leastNumber
 // The least number as f16, never infinite.
 __device__ __forceinline__ float least_number(float least, float u_greatest) {
   return round_to_half(fminf(fmaxf(least, -65504.0f), 65504.0f));
 }
 
-// dsl/codecs/uniform.ts:52 magnitudeScale
+// dsl/codecs/uniform.ts:72 magnitudeScale
 // The largest magnitude as f16, never infinite.
 __device__ __forceinline__ float magnitude_scale(float u_sum_of_squares, float max_abs) {
   return round_to_half(fminf(max_abs, 65504.0f));

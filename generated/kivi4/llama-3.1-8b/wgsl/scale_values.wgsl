@@ -39,13 +39,13 @@ fn round_to_half(x: f32) -> f32 {
   return bitcast<f32>(sign | rounded);
 }
 
-// dsl/codecs/uniform.ts:46 leastNumber
+// dsl/codecs/uniform.ts:66 leastNumber
 // The least number as f16, never infinite.
 fn least_number(least: f32, u_greatest: f32) -> f32 {
   return round_to_half(clamp(least, -65504.0, 65504.0));
 }
 
-// dsl/codecs/uniform.ts:52 magnitudeScale
+// dsl/codecs/uniform.ts:72 magnitudeScale
 // The largest magnitude as f16, never infinite.
 fn magnitude_scale(u_sum_of_squares: f32, max_abs: f32) -> f32 {
   return round_to_half(min(max_abs, 65504.0));

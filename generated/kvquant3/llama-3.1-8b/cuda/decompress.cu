@@ -275,9 +275,9 @@ extern "C" __global__ void __launch_bounds__(128) decompress(
         const u32 second_channel = second_of_pair_64_64_0(channel);
         const float first_key = key_channel(middle_keys, tables, row, head, first_channel);
         const float second_key = key_channel(middle_keys, tables, row, head, second_channel);
-        const float2 turned = rotate_pair(first_key, second_key, angle_at(tables, token, channel));
-        channels[first_channel] = turned.x;
-        channels[second_channel] = turned.y;
+        const float2 pair = rotate_pair(first_key, second_key, angle_at(tables, token, channel));
+        channels[first_channel] = pair.x;
+        channels[second_channel] = pair.y;
       }
       __syncthreads();  // both channels of every word are there
       for (u32 word = channel; word < head_words; word += THREADS) {

@@ -76,10 +76,10 @@ extern "C" __global__ void __launch_bounds__(32) turn_keys(
     // Sinks come before the middle, so a middle token's place in the prompt is also its position.
     const u32 position = sinks + token;
     const u32* vector = vectors + (head * prompt + position) * (HEAD_DIM / 2);
-    const float2 angle = angle_at(tables, position, pair);
-    const float2 unturned = unrotate_pair(half_at(vector, first_channel), half_at(vector, second_channel), angle);
     float* row = plain + token * WIDTH + head * HEAD_DIM;
-    row[first_channel] = unturned.x;
-    row[second_channel] = unturned.y;
+    const float2 angle = angle_at(tables, position, pair);
+    const float2 coded = unrotate_pair(half_at(vector, first_channel), half_at(vector, second_channel), angle);
+    row[first_channel] = coded.x;
+    row[second_channel] = coded.y;
   }
 }

@@ -443,9 +443,9 @@ fn build_middle_keys(first: u32, end: u32, thread: u32) {
     for (var k = 0u; k < 4u; k++) {
       // Tokens past the end turn as the last one does, so that the angle tables are read where they are written.
       let position = field(AT_SINK_TOKENS) + min(first + (n * 2u + side) * 4u + k, end - 1u);
-      let turned = rotate_pair(key_a[n][k], key_b[n][k], angle_of(position, thread % PAIRS));
-      key_a[n][k] = turned.x;
-      key_b[n][k] = turned.y;
+      let pair = rotate_pair(key_a[n][k], key_b[n][k], angle_of(position, thread % PAIRS));
+      key_a[n][k] = pair.x;
+      key_b[n][k] = pair.y;
     }
   }
 }

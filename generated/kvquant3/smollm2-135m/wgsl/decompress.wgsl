@@ -323,12 +323,12 @@ fn decompress(
         if (thread < PAIRS) {
           let a = first_of_pair_32_32_0(thread);
           let b = second_of_pair_32_32_0(thread);
-          let plain_a = middle_key(token - sinks_end, head, a);
-          let plain_b = middle_key(token - sinks_end, head, b);
+          let stored_a = middle_key(token - sinks_end, head, a);
+          let stored_b = middle_key(token - sinks_end, head, b);
           // A token's place in the sequence is its position.
-          let turned = rotate_pair(plain_a, plain_b, angle_of(token, thread));
-          vector[a] = turned.x;
-          vector[b] = turned.y;
+          let pair = rotate_pair(stored_a, stored_b, angle_of(token, thread));
+          vector[a] = pair.x;
+          vector[b] = pair.y;
         }
         factor = 1.0;
         // All channels are there.

@@ -3,7 +3,7 @@
 // keys:   perToken(nf4, 4 bits; a scale for 64 channels of 1 token)
 // values: perToken(nf4, 4 bits; a scale for 64 channels of 1 token)
 // stream: nf4(4 bits); sinks 4, window 64
-// tunables: products = 1, warps = 4, stages = 2, tileTokens = 16
+// tunables: products = 1, warps = 8, stages = 3, tileTokens = 16
 
 #include "prelude.cuh"
 
@@ -51,18 +51,22 @@ constexpr u32 AT_STREAM_KEY_CODES = 22;  // in the record, first word of streamK
 constexpr u32 AT_STREAM_KEY_NORMS = 23;  // in the record, first word of streamKeyNorms: f16 [stream][3 KV heads]
 constexpr u32 AT_STREAM_VALUE_CODES = 24;  // in the record, first word of streamValueCodes: 4-bit fields [stream][3 KV heads][64], after Hadamard
 constexpr u32 AT_STREAM_VALUE_NORMS = 25;  // in the record, first word of streamValueNorms: f16 [stream][3 KV heads]
-constexpr u32 THREADS = 128;  // threads of a block
-constexpr u32 WARPS = 4;  // warps of a block
-constexpr u32 STAGES = 2;  // tiles of a warp in shared memory, most of them on their way
+constexpr u32 THREADS = 256;  // threads of a block
+constexpr u32 WARPS = 8;  // warps of a block
+constexpr u32 STAGES = 3;  // tiles of a warp in shared memory, most of them on their way
 constexpr u32 TILE_TOKENS = 32;  // tokens of a tile
 constexpr u32 KEY_AFFINE = 0;  // 1 where equal steps lie between the values of codes of keys
 constexpr u32 KEY_CENTERED = 0;  // 1 where code 0 of keys does not stand for zero
+constexpr u32 KEY_FLOAT_SHIFT = 0;  // bits by which a byte of keys, as an 8-bit float, is widened to be an f16 number; 0 if it is none
 constexpr u32 KEY_TABLE_HALVES = 2;  // f16 numbers whose sum is a level of the keys, where there is a table of them
+constexpr float KEY_TABLE_FACTOR = 0.838840485f;  // what a table of levels of keys is times, so that f16 numbers hold them best
 constexpr u32 KEY_FOLDED = 0;  // 1 where the query takes the scales of keys in, a block of tokens at a time
 constexpr u32 VALUE_AFFINE = 0;  // 1 where equal steps lie between the values of codes of values
+constexpr u32 VALUE_FLOAT_SHIFT = 0;  // bits by which a byte of values, as an 8-bit float, is widened to be an f16 number; 0 if it is none
+constexpr float VALUE_TABLE_FACTOR = 0.838840485f;  // what a table of levels of values is times, so that f16 numbers hold them best
 constexpr u32 VALUE_CENTERED = 0;  // 1 where code 0 of values does not stand for zero
 constexpr u32 PASS_TILES = 4;  // pairs of 8-channel tiles that a warp rebuilds at a time
-constexpr u32 SHARED_BYTES = 158400;  // shared memory that a launch asks for
+constexpr u32 SHARED_BYTES = 130680;  // shared memory that a launch asks for
 constexpr u32 WORK_ITEM_WORDS = 6;  // words of a work item
 constexpr u32 PARTIAL_WORDS = 198;  // numbers of one partial result
 constexpr u32 CHUNK_UNIT = 16;  // a split gets a multiple of so many tokens
@@ -159,6 +163,7 @@ constexpr u32 SETS = (GROUP_SIZE + 3) / 4;      // a set has two columns of a pr
 constexpr u32 TOKEN_TILES = TILE_TOKENS / 16;   // m = 16 tiles of the scores, k = 16 steps of the output
 constexpr u32 CHANNEL_STEPS = HEAD_DIM / 16;    // k = 16 steps of the scores
 constexpr float CODE_UNIT = 0x1p+24f;           // brings a product with codes to codes
+constexpr u32 HALF_ONE = 0x3c00;                // the half 1
 
 // A unit is what fields are taken out of together: halves of 16 bits, each word of which holds two streams side by side.
 __device__ __forceinline__ constexpr u32 unit_words(u32 bits) { return bits == 3 ? 3 : 1; }
@@ -213,13 +218,24 @@ constexpr u32 PAIRS_OF_LANE = HEAD_DIM / 8;
 constexpr u32 KEY_PIECES = KEY_HEAD_WORDS / 4;  // of 16 bytes, of a token's keys
 constexpr bool KEY_SPREAD = KEY_LANE_WORDS > 4 && KEY_BITS != 3;  // a lane's words come four at a time, a row apart
 
-// Word `i` of those of `lane_column` in a token's row.
+// Where channels of a token have scales of their own, a group of them after the other: no product has channels of two.
+constexpr u32 KEY_GROUPS = KEY_SCALE_TOKENS == 1 ? HEAD_DIM / KEY_SCALE_CHANNELS : 1;
+constexpr u32 GROUP_LANE_WORDS = KEY_LANE_WORDS / KEY_GROUPS;
+constexpr u32 KEY_CHUNK = KEY_GROUPS > 1 ? (GROUP_LANE_WORDS < 4 ? GROUP_LANE_WORDS : 4) : KEY_SPREAD ? 4 : KEY_LANE_WORDS;
+
+// A level of keys that takes two halves takes two products.
+constexpr u32 PRODUCT_SETS = !KEY_AFFINE && KEY_FLOAT_SHIFT == 0 && KEY_TABLE_HALVES == 2 ? 2 : 1;
+
+// Word `i` of those of `lane_column` in a token's row: KEY_CHUNK side by side.
 __device__ __forceinline__ constexpr u32 key_word(u32 lane_column, u32 i) {
-  return KEY_SPREAD ? (i / 4 * 4 + lane_column) * 4 + i % 4 : lane_column * KEY_LANE_WORDS + i;
+  return (i / KEY_CHUNK * 4 + lane_column) * KEY_CHUNK + i % KEY_CHUNK;
 }
-// The first channel of pair `i`; the second is KEY_FIELDS channels on.
+// Codes that name an entry of a table are neighbours in memory as well, so that no bit has to move for it.
+constexpr bool KEY_NEIGHBOURS = !KEY_AFFINE && KEY_BITS != 8;
+constexpr u32 PAIR_STRIDE = KEY_NEIGHBOURS ? 1 : KEY_FIELDS;
+// The first channel of pair `i`; the second is PAIR_STRIDE channels on.
 __device__ __forceinline__ constexpr u32 pair_channel(u32 lane_column, u32 i) {
-  return key_word(lane_column, i / KEY_FIELDS * unit_words(KEY_BITS)) * 32 / KEY_BITS + i % KEY_FIELDS;
+  return key_word(lane_column, i / KEY_FIELDS * unit_words(KEY_BITS)) * 32 / KEY_BITS + i % KEY_FIELDS * (KEY_NEIGHBOURS ? 2 : 1);
 }
 __device__ __forceinline__ constexpr u32 pair_place(u32 i) { return KEY_AFFINE ? field_place(KEY_BITS, i % KEY_FIELDS) : 0; }
 
@@ -235,9 +251,11 @@ constexpr u32 VALUE_GROUPS = VALUE_SCALE_TOKENS == 1 ? HEAD_DIM / VALUE_SCALE_CH
 constexpr bool MIDDLE_CODES = VALUE_AFFINE && false;
 constexpr float MIDDLE_CODE = ((1u << VALUE_BITS) - 1u) * 0.5f;
 constexpr bool SUMS_WEIGHTS = VALUE_CENTERED || MIDDLE_CODES;
-// Where two groups share a unit, one has the even columns of the product and the other the odd ones.
-constexpr bool PAIRED_GROUPS = VALUE_SCALE_TOKENS == 1 && VALUE_SCALE_CHANNELS * 2 == 8 * VALUE_UNIT_CHANNELS;
+// Of two groups one has the even columns of the product and the other the odd ones, also where they share a unit.
+constexpr bool PAIRED_GROUPS = VALUE_SCALE_TOKENS == 1 && VALUE_GROUPS % 2 == 0;
+constexpr bool SHARED_UNITS = VALUE_SCALE_TOKENS == 1 && VALUE_SCALE_CHANNELS * 2 == 8 * VALUE_UNIT_CHANNELS;
 constexpr u32 WEIGHT_SETS = PAIRED_GROUPS ? VALUE_GROUPS / 2 : VALUE_GROUPS;  // of operands of weights
+constexpr u32 GROUP_PAIRS = PAIRED_GROUPS ? VALUE_GROUPS / 2 : 1;
 
 // Where all channels have one weight, a lane's units may lie side by side, two of them to a load.
 constexpr u32 UNITS_AT_ONCE = VALUE_GROUPS == 1 && VALUE_UNITS % 2 == 0 && VALUE_BITS != 3 ? 2 : 1;
@@ -246,14 +264,28 @@ __device__ __forceinline__ constexpr u32 value_channel(u32 unit, u32 row) {
 }
 __device__ __forceinline__ constexpr u32 value_byte(u32 unit, u32 row) { return value_channel(unit, row) * VALUE_BITS / 8; }
 
+// Pairs of codes that name an entry of a table are taken out of two tokens' words, every other channel at a time.
+constexpr bool VALUE_ALTERNATES = !VALUE_AFFINE && (VALUE_BITS == 3 || VALUE_BITS == 4);
+// The channel of a unit that its field `i` is of.
+__device__ __forceinline__ constexpr u32 value_field_channel(u32 i) {
+  constexpr u32 half = VALUE_UNIT_CHANNELS / 2;
+  return VALUE_ALTERNATES ? i % half * 2 + i / half : i;
+}
+// Words of two tokens' codes of a unit, side by side; of 3-bit pairs, four to a word.
+constexpr u32 UNIT_STREAMS = VALUE_ALTERNATES && VALUE_BITS == 3 ? 4 : UNIT_PIECES;
+
 __device__ __forceinline__ constexpr u32 value_place(u32 channel) {
   return VALUE_AFFINE ? field_place(VALUE_BITS, channel % unit_fields(VALUE_BITS)) : 0;
 }
 __device__ __forceinline__ constexpr u32 weight_set(u32 unit) { return unit * WEIGHT_SETS / VALUE_UNITS; }
+__device__ __forceinline__ constexpr bool is_odd_group(u32 unit, u32 row) {
+  return SHARED_UNITS ? row >= 4 : PAIRED_GROUPS && unit * VALUE_GROUPS / VALUE_UNITS % 2 == 1;
+}
 
 // Where the pieces of a token lie in a staged tile, so that reads of a warp meet in no bank: row, then piece of its row.
 __device__ __forceinline__ u32 key_piece_at(u32 token, u32 piece) {
-  return token * KEY_PIECES + (KEY_SPREAD ? piece ^ (token % 2 * 4) : piece);
+  const u32 turn = KEY_SPREAD ? token % 2 * 4 : KEY_GROUPS > 1 && KEY_PIECES == 4 ? token / 2 % 2 * 2 : 0;
+  return token * KEY_PIECES + (piece ^ turn);
 }
 __device__ __forceinline__ u32 value_piece_at(u32 token, u32 piece) {
   const u32 row = token / 16 * 16 + token / 8 % 2 * 8 + token % 2 * 4 + token / 2 % 4;
@@ -286,11 +318,9 @@ constexpr u32 QUERY_BYTES = 16 * QUERY_STRIDE * 2;
 
 // Offsets in shared memory, in bytes: tables of levels, 256 bytes an entry, of which keys have the first half and values the
 // other; the query as float32, as operands of codes and, for exact tokens, as it is; then the rings.
-constexpr u32 KEY_TABLE_ENTRIES = KEY_AFFINE ? 0 : KEY_BITS == 3 ? 64 : 256;
-constexpr u32 VALUE_TABLE_ENTRIES = VALUE_AFFINE ? 0 : VALUE_BITS == 3 ? 64 : 256;
-constexpr u32 KEY_TABLES = KEY_BITS == 8 ? 1 : KEY_TABLE_HALVES;  // a second one where a half does not hold a level
-constexpr u32 SHARED_CHANNELS =
-    (KEY_TABLES * KEY_TABLE_ENTRIES > VALUE_TABLE_ENTRIES ? KEY_TABLES * KEY_TABLE_ENTRIES : VALUE_TABLE_ENTRIES) * 256;
+constexpr u32 KEY_TABLE_ENTRIES = KEY_AFFINE || KEY_FLOAT_SHIFT > 0 ? 0 : KEY_BITS == 3 ? 64 : 256;
+constexpr u32 VALUE_TABLE_ENTRIES = VALUE_AFFINE || VALUE_FLOAT_SHIFT > 0 ? 0 : VALUE_BITS == 3 ? 64 : 256;
+constexpr u32 SHARED_CHANNELS = (KEY_TABLE_ENTRIES > VALUE_TABLE_ENTRIES ? KEY_TABLE_ENTRIES : VALUE_TABLE_ENTRIES) * 256;
 constexpr u32 SHARED_SUMS = SHARED_CHANNELS + GROUP_SIZE * HEAD_DIM * 4;
 constexpr u32 SHARED_OPERANDS = SHARED_SUMS + GROUP_SIZE * 384;
 constexpr u32 SHARED_QUERY = SHARED_OPERANDS + SETS * PAIRS_OF_LANE * 128;
@@ -310,6 +340,24 @@ constexpr u32 FIRST_EXACT_SLOT = ((MIDDLE_BYTES > OTHERS_BYTES ? MIDDLE_BYTES : 
 static_assert((FIRST_EXACT_SLOT + EXACT_SLOTS) * SLOT_BYTES == SHARED_BYTES, "what is placed is what a launch asks for");
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
+
+// `words` words at an address that is a multiple of as many.
+template <u32 words>
+__device__ __forceinline__ void load_words(u32* to, const unsigned char* from) {
+  if (words == 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    to[0] = four.x;
+    to[1 % words] = four.y;
+    to[2 % words] = four.z;
+    to[3 % words] = four.w;
+  } else if (words == 2) {
+    const uint2 two = *reinterpret_cast<const uint2*>(from);
+    to[0] = two.x;
+    to[1 % words] = two.y;
+  } else {
+    to[0] = *reinterpret_cast<const u32*>(from);
+  }
+}
 
 // The power of two that brings a magnitude to [2^8, 2^9), and its inverse: a half keeps eleven bits only above 2^-14, so
 // what is split into two halves is brought there first. Exact in float32; 1 for zero.
@@ -687,87 +735,147 @@ __device__ __forceinline__ void write_output(const HeadSum& sum, float* output) 
   for (u32 i = 0; i < LANE_CHANNELS; ++i) output[i * 32 + lane_id()] = sum.values[i] * normalize;
 }
 
-// Levels in unequal steps come from a table in shared memory, two or four at a time. An entry has a copy for every lane, or
-// every other one where it is of two words, so that reads of a warp meet in no bank; `table` is 0 for keys, 128 for values.
+// Levels in unequal steps come from a table in shared memory, one, two or four at a time. An entry has copies, so that reads of a
+// warp meet in no bank: one for every lane, or for as many lanes as a load of several words serves at once; `table` is 0 for
+// keys, 128 for values.
+__device__ __forceinline__ constexpr u32 entry_words(u32 bits, u32 halves) { return bits == 8 ? 1 : bits == 2 ? 2 * halves : halves; }
 
-// Fills a table with halves that `value(code)` times a power of two gives, and returns the inverse of that power. With
-// `halves` 2 there is a second table, of what these halves leave: behind the first, or in the other half of a word where
-// an entry has one level.
+// Fills a table with halves that `value(code)` times `factor` and a power of two gives, and returns what undoes both. With
+// `halves` 2 an entry has what these halves leave too: behind them, or in the other half of its word where it has one level.
 template <u32 bits, u32 halves, typename Value>
-__device__ __forceinline__ float build_table(u32 table, Value value) {
+__device__ __forceinline__ float build_table(u32 table, float factor, Value value) {
   float largest = 0.0f;
   for (u32 code = lane_id(); code < 1u << bits; code += 32) largest = fmaxf(largest, fabsf(value(code)));
   const u32 exponent = scaling_exponent(warp_largest(largest));
   const auto pair_of = [&](u32 first, u32 second, bool rest) {
-    const float2 pair = make_float2(value(first) * power_of_two(exponent), value(second) * power_of_two(exponent));
+    const float2 pair = make_float2(value(first) * factor * power_of_two(exponent), value(second) * factor * power_of_two(exponent));
     const u32 high = pack_half2(pair.x, pair.y);
     return rest ? remainder_pair(high, pair.x, pair.y) : high;
   };
   constexpr u32 mask = (1u << bits) - 1u;
   constexpr u32 entries = bits == 3 ? 64 : 256;
-  constexpr u32 tables = bits == 8 ? 1 : halves;
 #pragma unroll 1
-  for (u32 i = threadIdx.x; i < tables * entries * 8; i += THREADS) {
-    const u32 entry = i / 8 % entries;
-    const bool rest = i >= entries * 8;
-    u32 low = 0u;
-    if (bits == 8) {
-      low = __byte_perm(pair_of(entry, entry, false), pair_of(entry, entry, halves == 2), 0x5410);
-    } else {
-      low = pair_of(entry & mask, entry >> bits & mask, rest);
+  for (u32 i = threadIdx.x; i < entries * 8; i += THREADS) {
+    const u32 entry = i / 8;
+    u32 words[4];
+#pragma unroll
+    for (u32 word = 0; word < 4; ++word) {
+      const bool rest = halves == 2 && word % entry_words(bits, halves) >= entry_words(bits, 1);
+      if (bits == 8) {
+        words[word] = __byte_perm(pair_of(entry, entry, false), pair_of(entry, entry, halves == 2), 0x5410);
+      } else {
+        const u32 codes = bits == 2 && word % 2 != 0 ? entry >> 4 : entry;
+        words[word] = pair_of(codes & mask, codes >> bits & mask, rest);
+      }
     }
-    const u32 high = bits == 2 ? pair_of(entry >> 4 & 3u, entry >> 6 & 3u, rest) : low;
-    *reinterpret_cast<uint4*>(shared_memory + i / 8 * 256 + table + i % 8 * 16) = uint4{low, high, low, high};
+    *reinterpret_cast<uint4*>(shared_memory + entry * 256 + table + i % 8 * 16) = uint4{words[0], words[1], words[2], words[3]};
   }
-  return power_of_two(254 - exponent);
+  return power_of_two(254 - exponent) / factor;
 }
 
-// The levels of both streams of a unit, as unpack_fields() has their codes, or with `rest` what halves leave of them.
-template <u32 bits, bool rest>
+// Where a lane finds entries: the number of one times 256, and the place of the lane's copy.
+template <u32 bits, u32 halves>
+struct Entries {
+  static constexpr u32 words = entry_words(bits, halves);
+  u32 copy;
+  __device__ __forceinline__ explicit Entries(u32 table) : copy(table + lane_id() % (32 / words) * (words * 4)) {}
+  // The words of the entry whose number is a byte of `numbers`.
+  __device__ __forceinline__ void load(u32 (&entry)[words], u32 numbers, u32 byte) const {
+    load_words<words>(entry, shared_memory + __byte_perm(numbers, copy, 0x5504u + byte * 16));
+  }
+  // The same of a number that lies at bit 8.
+  __device__ __forceinline__ void load_placed(u32 (&entry)[words], u32 number) const {
+    load_words<words>(entry, shared_memory + mask_and_flip(number, 0x3f00u, copy));
+  }
+};
+
+// The levels of both streams of a unit, as unpack_fields() has their codes; of 3 and 4 bits, as load_streams() has them.
+template <u32 bits>
 __device__ __forceinline__ void look_up_fields(u32 (&fields)[unit_fields(bits)], const u32* unit, u32 table) {
-  constexpr u32 second = rest && bits != 8 ? (bits == 3 ? 64 : 256) * 256 : 0;
-  // An entry's offset is its number times 256 and the place of the lane's copy.
-  const u32 copy = table + (bits == 2 ? lane_id() % 16 * 8 : lane_id() * 4);
-  const auto entry_at = [&](u32 numbers, u32 byte) { return shared_memory + second + __byte_perm(numbers, copy, 0x5504u + byte * 16); };
+  const Entries<bits, 1> entries(table);
   if (bits == 2) {
     const u32 numbers[2] = {(unit[0] & 0x33333333u) | (unit[0] >> 14 & 0xccccccccu),
                             (unit[0] >> 2 & 0x33333333u) | (unit[0] >> 16 & 0xccccccccu)};
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       // Fields 4k + odd and 4k + odd + 2 of both streams.
-      const uint2 two = *reinterpret_cast<const uint2*>(entry_at(numbers[i % 2], i / 2));
-      fields[i / 2 * 4 % unit_fields(bits) + i % 2] = two.x;
-      fields[(i / 2 * 4 + i % 2 + 2) % unit_fields(bits)] = two.y;
-    }
-  } else if (bits == 4) {
-    const u32 numbers[2] = {(unit[0] & 0x0f0f0f0fu) | (unit[0] >> 12 & 0xf0f0f0f0u),
-                            (unit[0] >> 4 & 0x0f0f0f0fu) | (unit[0] >> 16 & 0xf0f0f0f0u)};
-#pragma unroll
-    for (u32 i = 0; i < unit_fields(bits); ++i) {
-      fields[i] = *reinterpret_cast<const u32*>(entry_at(numbers[i % 2], i / 2 % 2));
-    }
-  } else if (bits == 8) {
-#pragma unroll
-    for (u32 i = 0; i < unit_fields(bits); ++i) {
-      fields[i] = __byte_perm(*reinterpret_cast<const u32*>(entry_at(unit[0], i % 2)),
-                              *reinterpret_cast<const u32*>(entry_at(unit[0], i % 2 + 2)), rest ? 0x7632 : 0x5410);
+      u32 two[entries.words];
+      entries.load(two, numbers[i % 2], i / 2);
+      fields[i / 2 * 4 % unit_fields(bits) + i % 2] = two[0];
+      fields[(i / 2 * 4 + i % 2 + 2) % unit_fields(bits)] = two[1 % entries.words];
     }
   } else {
-    unpack_fields<bits>(fields, unit);
 #pragma unroll
     for (u32 i = 0; i < unit_fields(bits); ++i) {
-      const u32 number = (fields[i] | fields[i] >> (16 - bits)) >> field_place(bits, i) & 63u;
-      fields[i] = *reinterpret_cast<const u32*>(entry_at(number, 0));
+      u32 one[entries.words];
+      if (bits == 4) {
+        entries.load(one, unit[0], i);
+      } else if (bits == 8) {
+        u32 other[entries.words];
+        entries.load(one, unit[0], i % 2);
+        entries.load(other, unit[0], i % 2 + 2);
+        one[0] = __byte_perm(one[0], other[0], 0x5410);
+      } else {
+        // Words of even channels, of odd ones, and of the second half of each.
+        const u32 own = unit[i / 4 % 2 * 2 + i / 8];
+        const u32 first = i % 4 * 6;
+        entries.load_placed(one, first < 8 ? own << (8 - first % 8) : own >> (first - 8) % 32);
+      }
+      fields[i] = one[0];
     }
   }
 }
 
-template <u32 bits, bool affine, bool rest = false>
+// The levels of a unit's codes of keys and, with `halves` 2, what halves leave of them; see PAIR_STRIDE for which are a pair.
+template <u32 bits, u32 halves>
+__device__ __forceinline__ void look_up_pairs(
+    u32 (&fields)[unit_fields(bits)], u32 (&rests)[unit_fields(bits)], const u32* unit, u32 table) {
+  const Entries<bits, halves> entries(table);
+#pragma unroll
+  for (u32 i = 0; i < unit_fields(bits); ++i) {
+    u32 entry[entries.words];
+    if (bits == 8) {
+      u32 other[entries.words];
+      entries.load(entry, unit[0], i % 2);
+      entries.load(other, unit[0], i % 2 + 2);
+      fields[i] = __byte_perm(entry[0], other[0], 0x5410);
+      rests[i] = __byte_perm(entry[0], other[0], 0x7632);
+      continue;
+    }
+    if (bits == 3) {
+      // Six bits from 6 * i on, which may lie in two words, brought to bit 8.
+      const u32 word = i * 6 / 32;
+      const u32 first = i * 6 % 32;
+      const u32 own = unit[word % unit_words(bits)];
+      entries.load_placed(entry, first < 8     ? own << (8 - first % 8)
+                                 : first <= 26 ? own >> (first - 8) % 32
+                                               : own >> (first - 8) % 32 | unit[(word + 1) % unit_words(bits)] << (40 - first) % 32);
+    } else {
+      entries.load(entry, unit[0], bits == 2 ? i / 2 : i);
+    }
+    const u32 own = bits == 2 ? i % 2 : 0;
+    fields[i] = entry[own % entries.words];
+    rests[i] = entry[(own + entry_words(bits, 1)) % entries.words];
+  }
+}
+
+// Bytes of a sign, an exponent and a mantissa as halves that are `shift` bits wider: exponents count from elsewhere then,
+// so these are the numbers times a power of two, also where they are subnormal.
+template <u32 shift>
+__device__ __forceinline__ void widen_floats(u32 (&fields)[2], u32 unit) {
+  const u32 high[2] = {__byte_perm(unit, 0u, 0x2404), unit & 0xff00ff00u};
+#pragma unroll
+  for (u32 i = 0; i < 2; ++i) fields[i] = (high[i] & 0x80008000u) | (high[i] >> (8 - shift) & (0x007f007fu << shift));
+}
+
+template <u32 bits, bool affine, u32 float_shift>
 __device__ __forceinline__ void take_fields(u32 (&fields)[unit_fields(bits)], const u32* unit, u32 table) {
-  if (affine) {
+  if constexpr (float_shift > 0) {
+    widen_floats<float_shift>(fields, unit[0]);
+  } else if constexpr (affine) {
     unpack_fields<bits>(fields, unit);
   } else {
-    look_up_fields<bits, rest>(fields, unit, table);
+    look_up_fields<bits>(fields, unit, table);
   }
 }
 
@@ -780,23 +888,85 @@ struct MiddleRows {
 __device__ __forceinline__ MiddleRows middle_rows(const u32* record, const u32* cache, u32 kv_head) {
   const u32 key_scale = kv_head * (HEAD_DIM / KEY_SCALE_CHANNELS) / 2;
   const u32 value_scale = kv_head * (HEAD_DIM / VALUE_SCALE_CHANNELS) / 2;
-  return MiddleRows{cache + record[AT_KEY_CODES] + kv_head * KEY_HEAD_WORDS,
-                    cache + record[AT_VALUE_CODES] + kv_head * VALUE_HEAD_WORDS,
-                    cache + record[AT_KEY_SCALES] + key_scale,
+  // Addresses by themselves: of sums with `cache` the compiler would keep the numbers of words, and add them up for every tile.
+  return MiddleRows{again(cache + record[AT_KEY_CODES] + kv_head * KEY_HEAD_WORDS),
+                    again(cache + record[AT_VALUE_CODES] + kv_head * VALUE_HEAD_WORDS),
+                    again(cache + record[AT_KEY_SCALES] + key_scale),
                     nullptr,
-                    cache + record[AT_VALUE_SCALES] + value_scale,
+                    again(cache + record[AT_VALUE_SCALES] + value_scale),
                     nullptr,
                     record[AT_MIDDLE_TOKENS]};
 }
 
+// A row of an array: one instruction, where the number of a word would be computed first, and then its address.
+template <u32 words>
+__device__ __forceinline__ const u32* row_of(const u32* rows, u32 row) {
+  return reinterpret_cast<const u32*>(reinterpret_cast<const unsigned char*>(rows) + static_cast<unsigned long long>(row) * (words * 4));
+}
+
+// The parts of addresses that depend on the lane alone: computed once, and kept. Pieces of 16 bytes of a tile's codes are
+// dealt out in rounds of a warp; where a round has whole tokens, their places repeat every other round.
+template <u32 pieces, u32 row_words>
+struct LaneCodes {
+  static constexpr u32 rounds = TILE_TOKENS * pieces / 32;
+  static constexpr bool whole_tokens = 32 % pieces == 0 && pieces <= 8;
+  static constexpr u32 tokens = 32 / pieces;  // of a round of whole ones
+  static constexpr u32 period = whole_tokens ? (rounds < 2 ? rounds : 2) : rounds;
+  u32 numbers[2][period];  // words from the tile's first row on, and bytes from the tile's place on
+
+  // `place(token, piece)` is where a piece goes.
+  template <typename Place>
+  __device__ __forceinline__ explicit LaneCodes(Place place) {
+#pragma unroll
+    for (u32 i = 0; i < period; ++i) {
+      const u32 token = (i * 32 + lane_id()) / pieces;
+      const u32 piece = (i * 32 + lane_id()) % pieces;
+      numbers[0][i] = token * row_words + piece * 4;
+      numbers[1][i] = place(token, piece);
+    }
+    settle(numbers);
+  }
+
+  // Copies the codes of a tile; where it is not `whole`, those of token `last` for all that follow it.
+  template <bool whole>
+  __device__ __forceinline__ void fetch(unsigned char* tile, const u32* codes, u32 first, u32 last) const {
+    const u32* rows = row_of<row_words>(codes, first);
+    const u32* own = rows + numbers[0][0];
+#pragma unroll
+    for (u32 i = 0; i < rounds; ++i) {
+      unsigned char* place = tile + numbers[1][i % period] + (whole_tokens ? i / period * period * 512 : 0);
+      if (!whole) {
+        const u32 token = (i * 32 + lane_id()) / pieces;
+        const u32 piece = (i * 32 + lane_id()) % pieces;
+        cp_async_16_of_line(place, rows + min(token, last) * row_words + piece * 4);
+      } else if (whole_tokens) {
+        cp_async_16_of_line(place, own + i * tokens * row_words);
+      } else {
+        cp_async_16_of_line(place, rows + numbers[0][i % period]);
+      }
+    }
+  }
+};
+
+struct LaneParts {
+  LaneCodes<KEY_PIECES, KEY_ROW_WORDS> keys;
+  LaneCodes<VALUE_PIECES, VALUE_ROW_WORDS> values;
+};
+
+__device__ __forceinline__ LaneParts lane_parts() {
+  return LaneParts{LaneCodes<KEY_PIECES, KEY_ROW_WORDS>([](u32 token, u32 piece) { return key_piece_at(token, piece) * 16; }),
+                   LaneCodes<VALUE_PIECES, VALUE_ROW_WORDS>(
+                       [](u32 token, u32 piece) { return TILE_VALUES + value_piece_at(token, piece) * 16; })};
+}
+
 // Copies `rows` rows of `words` words to a place in shared memory; `row(i)` is where a row begins.
 template <u32 rows, u32 words, typename Row>
-__device__ __forceinline__ void fetch_words(unsigned char* place, u32 lane, Row row) {
+__device__ __forceinline__ void fetch_words(unsigned char* place, Row row) {
   constexpr u32 unit = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
   constexpr u32 units = rows * words / unit;
 #pragma unroll
   for (u32 first = 0; first < units; first += 32) {
-    const u32 i = first + lane;
+    const u32 i = first + lane_id();
     if (first + 32 > units && i >= units) break;
     if (unit == 4) {
       cp_async_16(place + i * 16, row(i * unit / words) + i * unit % words);
@@ -808,62 +978,29 @@ __device__ __forceinline__ void fetch_words(unsigned char* place, u32 lane, Row 
   }
 }
 
-// Copies the codes of a tile, `pieces` of 16 bytes a token; `place(token, piece)` is where they go. What depends on the
-// lane is kept apart from what does not, which then is part of the instruction.
-template <bool whole, u32 pieces, typename Place>
-__device__ __forceinline__ void fetch_codes(const u32* codes, u32 row_words, u32 lane, u32 first, u32 last, Place place) {
-  constexpr u32 rounds = TILE_TOKENS * pieces / 32;
-  if (32 % pieces == 0 && pieces <= 8) {
-    constexpr u32 tokens = 32 / pieces;  // of a round; places repeat every other round
-    const u32* from = codes + (first + lane / pieces) * row_words + lane % pieces * 4;
-    unsigned char* const places[2] = {place(lane / pieces, lane % pieces), place(tokens + lane / pieces, lane % pieces)};
-#pragma unroll
-    for (u32 i = 0; i < rounds; ++i) {
-      if (whole) {
-        cp_async_16_of_line(places[i % 2] + i / 2 * 1024, from + i * tokens * row_words);
-      } else {
-        const u32 token = min(i * tokens + lane / pieces, last);
-        cp_async_16_of_line(places[i % 2] + i / 2 * 1024, codes + (first + token) * row_words + lane % pieces * 4);
-      }
-    }
-  } else {
-#pragma unroll
-    for (u32 i = 0; i < rounds; ++i) {
-      const u32 token = (i * 32 + lane) / pieces;
-      const u32 piece = (i * 32 + lane) % pieces;
-      cp_async_16_of_line(place(token, piece), codes + (first + (whole ? token : min(token, last))) * row_words + piece * 4);
-    }
-  }
-}
-
 // Asks for a tile: where it is not `whole`, the rows of tokens past the end are those of the last one again, and weigh nothing.
 template <bool whole>
-__device__ __forceinline__ void fetch_rows(unsigned char* tile, const MiddleRows& rows, u32 first) {
-  const u32 lane = threadIdx.x % 32;
+__device__ __forceinline__ void fetch_rows(unsigned char* tile, const MiddleRows& rows, const LaneParts& parts, u32 first) {
   const u32 last = rows.tokens - 1 - first;
-  const auto row_of = [&](u32 token) { return whole ? token : min(token, last); };
-  fetch_codes<whole, KEY_PIECES>(rows.key_codes, KEY_ROW_WORDS, lane, first, last,
-                                 [&](u32 token, u32 piece) { return tile + key_piece_at(token, piece) * 16; });
-  fetch_codes<whole, VALUE_PIECES>(rows.value_codes, VALUE_ROW_WORDS, lane, first, last, [&](u32 token, u32 piece) {
-    return tile + TILE_VALUES + value_piece_at(token, piece) * 16;
-  });
+  parts.keys.template fetch<whole>(tile, rows.key_codes, first, last);
+  parts.values.template fetch<whole>(tile, rows.value_codes, first, last);
   const u32 last_row = (rows.tokens - 1) / KEY_SCALE_TOKENS;
   const auto key_row = [&](u32 i) {
     const u32 row = first / KEY_SCALE_TOKENS + i;
-    return (whole ? row : min(row, last_row)) * KEY_SCALE_ROW_WORDS;
+    return whole ? row : min(row, last_row);
   };
   fetch_words<KEY_SCALE_ROWS, KEY_SCALE_WORDS>(
-      tile + TILE_KEY_SCALES, lane, [&](u32 i) { return rows.key_scales + key_row(i); });
-  const u32* scales = rows.value_scales + first * VALUE_SCALE_ROW_WORDS;
+      tile + TILE_KEY_SCALES, [&](u32 i) { return row_of<KEY_SCALE_ROW_WORDS>(rows.key_scales, key_row(i)); });
+  const auto value_row = [&](u32 i) { return first + (whole ? i : min(i, last)); };
   fetch_words<VALUE_SCALE_ROWS, VALUE_SCALE_WORDS>(
-      tile + TILE_VALUE_SCALES, lane, [&](u32 i) { return scales + row_of(i) * VALUE_SCALE_ROW_WORDS; });
+      tile + TILE_VALUE_SCALES, [&](u32 i) { return row_of<VALUE_SCALE_ROW_WORDS>(rows.value_scales, value_row(i)); });
 }
 
-__device__ __forceinline__ void fetch_tile(unsigned char* tile, const MiddleRows& rows, u32 first) {
+__device__ __forceinline__ void fetch_tile(unsigned char* tile, const MiddleRows& rows, const LaneParts& parts, u32 first) {
   if (first + TILE_TOKENS <= rows.tokens) {
-    fetch_rows<true>(tile, rows, first);
+    fetch_rows<true>(tile, rows, parts, first);
   } else {
-    fetch_rows<false>(tile, rows, first);
+    fetch_rows<false>(tile, rows, parts, first);
   }
 }
 
@@ -891,9 +1028,9 @@ __device__ __forceinline__ u32 query_pair(u32 set, u32 lane, u32 i, u32 exponent
   const float* two = reinterpret_cast<const float*>(shared_memory + SHARED_CHANNELS) + head * HEAD_DIM + pair_channel(lane % 4, i);
   // Without scales to come, its place is divided out of a channel.
   const float factor = power_of_two(KEY_FOLDED ? exponent : exponent - pair_place(i));
-  const u32 pair = pack_half2(two[0] * factor, two[KEY_FIELDS] * factor);
+  const u32 pair = pack_half2(two[0] * factor, two[PAIR_STRIDE] * factor);
   const bool remainder = !KEY_FOLDED && lane / 4 % 2 != 0;
-  return remainder ? remainder_pair(pair, two[0] * factor, two[KEY_FIELDS] * factor) : pair;
+  return remainder ? remainder_pair(pair, two[0] * factor, two[PAIR_STRIDE] * factor) : pair;
 }
 
 // What depends on the power of two that the operands are times.
@@ -973,7 +1110,8 @@ __device__ __forceinline__ void stage_query(
     terms.unit = step * CODE_UNIT;
     terms.zero = early.least / step;
   } else {
-    terms.unit = build_table<KEY_BITS, KEY_TABLE_HALVES>(0, [&](u32 code) { return level_value(code, level_at); });
+    const auto level = [&](u32 code) { return level_value(code, level_at); };
+    terms.unit = KEY_FLOAT_SHIFT > 0 ? level(HALF_ONE >> KEY_FLOAT_SHIFT) : build_table<KEY_BITS, KEY_TABLE_HALVES>(0, KEY_TABLE_FACTOR, level);
     terms.zero = 0.0f;
   }
   __syncthreads();  // the query heads are in place
@@ -1039,73 +1177,65 @@ __device__ __forceinline__ u32 stage_turned_query(const u32* query, const WorkIt
   return exponent;
 }
 
-// Adds what a unit's channels give to the products, or with `rest` what halves leave of their levels.
-template <bool rest>
+// Adds what a unit's channels give to the products. Where a level is two halves, 8 tokens take both halves of the rows of a
+// product, as a load brings them side by side: `products[upper]` are those of tokens lane / 4 + 8 * upper.
 __device__ __forceinline__ void score_unit(
-    float (&products)[SETS][4], const Query& query, const u32 (&words)[2][KEY_LANE_WORDS], u32 unit) {
+    float (&products)[PRODUCT_SETS][SETS][4], const Query& query, const u32 (&words)[2][KEY_LANE_WORDS], u32 unit) {
   u32 fields[2][KEY_FIELDS];
+  u32 rests[2][KEY_FIELDS];
 #pragma unroll
   for (u32 upper = 0; upper < 2; ++upper) {
     const u32* own = words[upper] + unit * unit_words(KEY_BITS);
-    if (KEY_BITS == 3) {
+    if (KEY_TABLE_ENTRIES > 0) {
+      look_up_pairs<KEY_BITS, KEY_TABLE_HALVES>(fields[upper], rests[upper], own, 0);
+    } else if (KEY_BITS == 3) {
       // Channels 0 to 15 in the low halves, 16 to 31 in the high ones.
       const u32 streams[3] = {__byte_perm(own[0], own[1 % KEY_LANE_WORDS], 0x7610),
                               __byte_perm(own[0], own[2 % KEY_LANE_WORDS], 0x5432),
                               __byte_perm(own[1 % KEY_LANE_WORDS], own[2 % KEY_LANE_WORDS], 0x7610)};
-      take_fields<KEY_BITS, KEY_AFFINE, rest>(fields[upper], streams, 0);
+      take_fields<KEY_BITS, KEY_AFFINE, KEY_FLOAT_SHIFT>(fields[upper], streams, 0);
     } else {
-      take_fields<KEY_BITS, KEY_AFFINE, rest>(fields[upper], own, 0);
+      take_fields<KEY_BITS, KEY_AFFINE, KEY_FLOAT_SHIFT>(fields[upper], own, 0);
     }
   }
 #pragma unroll
   for (u32 i = 0; i < KEY_FIELDS; i += 2) {
-    const u32 keys[4] = {fields[0][i], fields[1][i], fields[0][i + 1], fields[1][i + 1]};
 #pragma unroll
     for (u32 set = 0; set < SETS; ++set) {
       const u32 pair = unit * KEY_FIELDS + i;
       const u32 columns[2] = {query[set][pair], query[set][pair + 1]};
-      mma_m16n8k16(products[set], keys, columns);
+      if (PRODUCT_SETS == 1) {
+        const u32 keys[4] = {fields[0][i], fields[1][i], fields[0][i + 1], fields[1][i + 1]};
+        mma_m16n8k16(products[0][set], keys, columns);
+      } else {
+#pragma unroll
+        for (u32 upper = 0; upper < 2; ++upper) {
+          const u32 keys[4] = {fields[upper][i], rests[upper][i], fields[upper][i + 1], rests[upper][i + 1]};
+          mma_m16n8k16(products[upper % PRODUCT_SETS][set], keys, columns);
+        }
+      }
     }
   }
 }
 
-// The products of 16 staged tokens with the query: of tokens lane / 4 and lane / 4 + 8 for query head lane % 4 of a set,
-// as the two columns that belong together.
+// The products of a group's channels of 16 staged tokens with the query: of tokens lane / 4 and lane / 4 + 8 for query head
+// lane % 4 of a set, as the two columns that belong together; see score_unit().
 __device__ __forceinline__ void score_tokens(
-    float (&products)[SETS][4], const Query& query, const unsigned char* tile, u32 token_tile) {
+    float (&products)[PRODUCT_SETS][SETS][4], const Query& query, const unsigned char* tile, u32 token_tile, u32 group) {
+  constexpr u32 load = KEY_CHUNK % 4 == 0 ? 4 : KEY_CHUNK % 2 == 0 ? 2 : 1;  // words at a time
   u32 words[2][KEY_LANE_WORDS];
 #pragma unroll
   for (u32 upper = 0; upper < 2; ++upper) {
-    if (KEY_SPREAD || KEY_LANE_WORDS == 4) {
+    const unsigned char* rows = tile + (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS * 4;
 #pragma unroll
-      for (u32 i = 0; i + 4 <= KEY_LANE_WORDS; i += 4) {
-        const uint4 four = *reinterpret_cast<const uint4*>(tile + key_piece_at(lane_id() / 4, i + lane_id() % 4) * 16 +
-                                                             (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS * 4);
-        words[upper][i] = four.x;
-        words[upper][i + 1 % KEY_LANE_WORDS] = four.y;
-        words[upper][i + 2 % KEY_LANE_WORDS] = four.z;
-        words[upper][i + 3 % KEY_LANE_WORDS] = four.w;
-      }
-    } else {
-      const u32* own = reinterpret_cast<const u32*>(tile) + lane_id() / 4 * KEY_HEAD_WORDS +
-                       lane_id() % 4 * KEY_LANE_WORDS + (token_tile * 16 + upper * 8) * KEY_HEAD_WORDS;
-      if (KEY_LANE_WORDS % 2 == 0) {
-#pragma unroll
-        for (u32 i = 0; i + 2 <= KEY_LANE_WORDS; i += 2) {
-          const uint2 two = *reinterpret_cast<const uint2*>(own + i);
-          words[upper][i] = two.x;
-          words[upper][i + 1 % KEY_LANE_WORDS] = two.y;
-        }
-      } else {
-#pragma unroll
-        for (u32 i = 0; i < KEY_LANE_WORDS; ++i) words[upper][i] = own[i];
-      }
+    for (u32 i = group * GROUP_LANE_WORDS; i < (group + 1) * GROUP_LANE_WORDS; i += load) {
+      const u32 word = key_word(lane_id() % 4, i);
+      load_words<load>(words[upper] + i, rows + key_piece_at(lane_id() / 4, word / 4) * 16 + word % 4 * 4);
     }
   }
 #pragma unroll
-  for (u32 unit = 0; unit < KEY_UNITS; ++unit) {
-    score_unit<false>(products, query, words, unit);
-    if (KEY_TABLE_HALVES == 2) score_unit<true>(products, query, words, unit);
+  for (u32 unit = group * (KEY_UNITS / KEY_GROUPS); unit < (group + 1) * (KEY_UNITS / KEY_GROUPS); ++unit) {
+    score_unit(products, query, words, unit);
   }
 }
 
@@ -1149,7 +1279,8 @@ __device__ __forceinline__ void raise(Middle& state, const float (&largest)[SETS
   const float scale = warp_largest(largest_scale);
   if (scale > state.scale_limit) {
     // The largest scale times the factor is below 4: weights of 2^HEADROOM times it are far from what a half holds.
-    const float factor = scale > 0.0f ? power_of_two(min(scaling_exponent(scale), 253u)) * 0x1p-7f : 1.0f;
+    // A half holds the factor itself.
+    const float factor = scale > 0.0f ? fminf(power_of_two(min(scaling_exponent(scale), 253u)) * 0x1p-7f, 0x1p+15f) : 1.0f;
     turn = state.scale_limit > 0.0f ? factor * inverse_power(state.factor) : 1.0f;
     state.factor = factor;
     state.scale_limit = scale;
@@ -1195,10 +1326,37 @@ __device__ __forceinline__ void load_groups(float (&numbers)[VALUE_GROUPS], cons
   }
 }
 
+// What a token's groups have, as pairs of halves; of lane / 4 + 8 * eight.
+__device__ __forceinline__ void load_pairs(u32 (&pairs)[GROUP_PAIRS], const unsigned char* rows, u32 eight) {
+  load_words<GROUP_PAIRS>(pairs, rows + (lane_id() / 4 + eight * 8) * (GROUP_PAIRS * 4));
+}
+
+// The largest scale of values that this lane looks at: together a warp's lanes see all of the tile.
+__device__ __forceinline__ float largest_value_scale(const unsigned char* tile, u32 kv_head) {
+  if (VALUE_GROUPS == 1) {
+    // Words have a scale of another head, too.
+    float largest = 0.0f;
+#pragma unroll
+    for (u32 eight = 0; eight < TILE_TOKENS / 8; ++eight) {
+      largest = fmaxf(largest, staged_half<VALUE_SCALE_WORDS>(tile + TILE_VALUE_SCALES, eight, kv_head % 2));
+    }
+    return largest;
+  }
+  const u16* scales = reinterpret_cast<const u16*>(tile + TILE_VALUE_SCALES);
+  u32 largest = 0u;  // bits of halves from zero on are in their order
+#pragma unroll
+  for (u32 i = 0; i < VALUE_SCALE_ROWS * VALUE_SCALE_WORDS * 2 / 32; ++i) {
+    largest = max(largest, static_cast<u32>(scales[i * 32 + lane_id()]));
+  }
+  return half_to_float(static_cast<u16>(largest));
+}
+
 // The value codes of this lane's channels of a unit for tokens 2t, 2t + 1 (first and second stream of `streams[0]`) and
-// 2t + 8, 2t + 9, with t = lane % 4.
+// 2t + 8, 2t + 9, with t = lane % 4. Where codes alternate, both tokens' share the bytes of `streams[0]`, or its fields of six
+// bits: of even channels, then of odd ones.
 template <u32 pieces>
-__device__ __forceinline__ void load_streams(u32 (&streams)[2][pieces], const unsigned char* tile, u32 token_tile, u32 byte) {
+__device__ __forceinline__ void load_streams(
+    u32 (&streams)[2][UNITS_AT_ONCE * UNIT_STREAMS], const unsigned char* tile, u32 token_tile, u32 byte) {
 #pragma unroll
   for (u32 upper = 0; upper < 2; ++upper) {
     u32 words[2][(pieces + 1) / 2];
@@ -1225,13 +1383,24 @@ __device__ __forceinline__ void load_streams(u32 (&streams)[2][pieces], const un
         const u32* row = reinterpret_cast<const u32*>(tile + TILE_VALUES + value_piece_at(lane_id() % 4 * 2, 0) * 16 + others);
         const u32 first = row[byte / 4];
         const u32 second = row[byte / 4 + 1];
-        words[odd][0] = byte % 4 == 0 ? first : __byte_perm(first, second, 0x5432);
-        words[odd][1 % ((pieces + 1) / 2)] = byte % 4 == 0 ? second : second >> 16;
+        words[odd][0] = __byte_perm(first, second, byte % 4 == 0 ? 0x3210 : 0x5432);
+        // The last two bytes, or where codes alternate the last three.
+        words[odd][1 % ((pieces + 1) / 2)] = VALUE_ALTERNATES ? __byte_perm(first, second, byte % 4 == 0 ? 0x6543 : 0x7765)
+                                                              : __byte_perm(second, 0u, byte % 4 == 0 ? 0x3210 : 0x4432);
       }
     }
 #pragma unroll
-    for (u32 piece = 0; piece < pieces; ++piece) {
-      streams[upper][piece] = __byte_perm(words[0][piece / 2], words[1][piece / 2], piece % 2 == 0 ? 0x5410 : 0x7632);
+    for (u32 i = 0; i < UNITS_AT_ONCE * UNIT_STREAMS; ++i) {
+      const u32 first = words[0][i / 2];
+      const u32 second = words[1][i / 2];
+      if (VALUE_ALTERNATES) {
+        // Ones where the fields of even channels are.
+        constexpr u32 even = VALUE_BITS == 3 ? 0x001c71c7u : 0x0f0f0f0fu;
+        streams[upper][i] = i % 2 == 0 ? (first & even) | (second << VALUE_BITS & ~even)
+                                       : (first >> VALUE_BITS & even) | (second & ~even);
+      } else {
+        streams[upper][i] = __byte_perm(first, second, i % 2 == 0 ? 0x5410 : 0x7632);
+      }
     }
   }
 }
@@ -1239,17 +1408,17 @@ __device__ __forceinline__ void load_streams(u32 (&streams)[2][pieces], const un
 // Adds 16 tokens' values times their weights.
 __device__ __forceinline__ void add_values(
     Middle& state, const u32 (&weights)[SETS][WEIGHT_SETS][2], const unsigned char* tile, u32 token_tile) {
-  constexpr u32 parts = unit_words(VALUE_BITS);
+  constexpr u32 parts = VALUE_BITS == 3 ? UNIT_STREAMS : 1;
   constexpr u32 fields_of_part = unit_fields(VALUE_BITS);
 #pragma unroll
   for (u32 unit = 0; unit < VALUE_UNITS; unit += UNITS_AT_ONCE) {
-    u32 streams[2][UNITS_AT_ONCE * UNIT_PIECES];
-    load_streams(streams, tile, token_tile, value_byte(unit, lane_id() / 4));
+    u32 streams[2][UNITS_AT_ONCE * UNIT_STREAMS];
+    load_streams<UNITS_AT_ONCE * UNIT_PIECES>(streams, tile, token_tile, value_byte(unit, lane_id() / 4));
 #pragma unroll
-    for (u32 part = 0; part < UNITS_AT_ONCE * UNIT_PIECES / parts; ++part) {
+    for (u32 part = 0; part < UNITS_AT_ONCE * UNIT_STREAMS / parts; ++part) {
       u32 fields[2][fields_of_part];
-      take_fields<VALUE_BITS, VALUE_AFFINE>(fields[0], streams[0] + part * parts, 128);
-      take_fields<VALUE_BITS, VALUE_AFFINE>(fields[1], streams[1] + part * parts, 128);
+      take_fields<VALUE_BITS, VALUE_AFFINE, VALUE_FLOAT_SHIFT>(fields[0], streams[0] + part * parts, 128);
+      take_fields<VALUE_BITS, VALUE_AFFINE, VALUE_FLOAT_SHIFT>(fields[1], streams[1] + part * parts, 128);
 #pragma unroll
       for (u32 i = 0; i < fields_of_part; i += 2) {
         const u32 values[4] = {fields[0][i], fields[0][i + 1], fields[1][i], fields[1][i + 1]};
@@ -1270,6 +1439,32 @@ __device__ __forceinline__ void add_values(
   }
 }
 
+// Of a tile that the share has in part, the tokens outside it weigh nothing.
+__device__ __forceinline__ void mask_tokens(float (&scores)[TOKEN_TILES][SETS][2], u32 first, TokenRange own) {
+#pragma unroll
+  for (u32 i = 0; i < TOKEN_TILES * 2; ++i) {
+    const u32 token = first + i * 8 + lane_id() / 4;
+    const bool seen = token - own.begin < own.end - own.begin;
+#pragma unroll
+    for (u32 set = 0; set < SETS; ++set) scores[i / 2][set][i % 2] = seen ? scores[i / 2][set][i % 2] : MASKED;
+  }
+}
+
+// The scales of the groups of a token's channels.
+__device__ __forceinline__ void load_key_scales(float (&scales)[KEY_GROUPS], const unsigned char* tile, u32 eight, u32 kv_head) {
+  if (KEY_GROUPS == 1) {
+    scales[0] = staged_half<KEY_SCALE_WORDS>(tile + TILE_KEY_SCALES, eight, kv_head % 2);
+    return;
+  }
+  u32 pairs[KEY_SCALE_WORDS];
+  load_words<KEY_SCALE_WORDS>(pairs, tile + TILE_KEY_SCALES + (lane_id() / 4 + eight * 8) * (KEY_SCALE_WORDS * 4));
+#pragma unroll
+  for (u32 group = 0; group < KEY_GROUPS; ++group) {
+    const float2 two = unpack_half2(pairs[group / 2]);
+    scales[group] = group % 2 == 0 ? two.x : two.y;
+  }
+}
+
 // Takes a staged tile, tokens `first` on of the middle, of which those in `own` count.
 __device__ __forceinline__ void take_tile(Middle& state, Query& query, ScoreTerms& terms, float& key_limit,
                                           const unsigned char* tile, u32 first, u32 kv_head, TokenRange own) {
@@ -1278,40 +1473,54 @@ __device__ __forceinline__ void take_tile(Middle& state, Query& query, ScoreTerm
 #pragma unroll
   for (u32 set = 0; set < SETS; ++set) largest[set] = MASKED;
   bool risen = false;
-#pragma unroll
-  for (u32 token_tile = 0; token_tile < TOKEN_TILES; ++token_tile) {
-    float products[SETS][4];
+  float starts[SETS][2];  // of both columns of a query head
+  const Query& operand = query;
+  if (!KEY_FOLDED) {
 #pragma unroll
     for (u32 set = 0; set < SETS; ++set) {
-      products[set][0] = products[set][2] = KEY_CENTERED ? terms.start[set] : 0.0f;
-      products[set][1] = products[set][3] = 0.0f;
+      starts[set][0] = KEY_CENTERED ? terms.start[set] : 0.0f;
+      starts[set][1] = 0.0f;
     }
-    score_tokens(products, query, tile, token_tile);
+  }
+#pragma unroll
+  for (u32 token_tile = 0; token_tile < TOKEN_TILES; ++token_tile) {
+    float products[KEY_GROUPS][PRODUCT_SETS][SETS][4];
+#pragma unroll
+    for (u32 group = 0; group < KEY_GROUPS; ++group) {
+#pragma unroll
+      for (u32 i = 0; i < PRODUCT_SETS * SETS * 4; ++i) {
+        products[group][i / (SETS * 4)][i / 4 % SETS][i % 4] = starts[i / 4 % SETS][i % 2];
+      }
+      score_tokens(products[group], operand, tile, token_tile, group);
+    }
 #pragma unroll
     for (u32 upper = 0; upper < 2; ++upper) {
-      const u32 token = token_tile * 16 + upper * 8 + lane_id() / 4;
-      const bool seen = first + token - own.begin < own.end - own.begin;
-      const float scale = terms.scale * staged_half<KEY_SCALE_WORDS>(tile + TILE_KEY_SCALES, token_tile * 2 + upper, kv_head % 2);
+      float scales_of_token[KEY_GROUPS];
+      load_key_scales(scales_of_token, tile, token_tile * 2 + upper, kv_head);
+#pragma unroll
+      for (u32 group = 0; group < KEY_GROUPS; ++group) scales_of_token[group] *= terms.scale;
 #pragma unroll
       for (u32 set = 0; set < SETS; ++set) {
-        float score = (products[set][upper * 2] + products[set][upper * 2 + 1]) * scale;
-        score = seen ? score_exponent(score) : MASKED;
-        scores[token_tile][set][upper] = score;
-        largest[set] = fmaxf(largest[set], score);
+        float score = 0.0f;
+#pragma unroll
+        for (u32 group = 0; group < KEY_GROUPS; ++group) {
+          const float(&sums)[4] = products[group][upper % PRODUCT_SETS][set];
+          const float product = PRODUCT_SETS == 1 ? sums[upper * 2] + sums[upper * 2 + 1] : sums[0] + sums[1] + (sums[2] + sums[3]);
+          score += product * scales_of_token[group];
+        }
+        scores[token_tile][set][upper] = score_exponent(score);
       }
     }
+  }
+  if (first < own.begin || first + TILE_TOKENS > own.end) mask_tokens(scores, first, own);
+#pragma unroll
+  for (u32 i = 0; i < TOKEN_TILES * SETS * 2; ++i) {
+    largest[i / 2 % SETS] = fmaxf(largest[i / 2 % SETS], scores[i / (SETS * 2)][i / 2 % SETS][i % 2]);
   }
 #pragma unroll
   for (u32 set = 0; set < SETS; ++set) risen = risen || largest[set] > state.reference[set] + HEADROOM;
 
-  float scales[TOKEN_TILES][2][VALUE_GROUPS];
-  float largest_scale = 0.0f;
-#pragma unroll
-  for (u32 i = 0; i < TOKEN_TILES * 2; ++i) {
-    load_groups(scales[i / 2][i % 2], tile + TILE_VALUE_SCALES, i, kv_head);
-#pragma unroll
-    for (u32 group = 0; group < VALUE_GROUPS; ++group) largest_scale = fmaxf(largest_scale, scales[i / 2][i % 2][group]);
-  }
+  const float largest_scale = largest_value_scale(tile, kv_head);
   risen = risen || largest_scale > state.scale_limit;
   if (__any_sync(0xffffffffu, risen)) raise(state, largest, largest_scale);
 
@@ -1319,17 +1528,31 @@ __device__ __forceinline__ void take_tile(Middle& state, Query& query, ScoreTerm
   for (u32 token_tile = 0; token_tile < TOKEN_TILES; ++token_tile) {
     u32 weights[SETS][WEIGHT_SETS][2];
 #pragma unroll
-    for (u32 set = 0; set < SETS; ++set) {
+    for (u32 upper = 0; upper < 2; ++upper) {
+      const u32 eight = token_tile * 2 + upper;
+      float scales[VALUE_GROUPS];
+      u32 pairs[GROUP_PAIRS];
+      if (PAIRED_GROUPS) {
+        load_pairs(pairs, tile + TILE_VALUE_SCALES, eight);
+      } else {
+        load_groups(scales, tile + TILE_VALUE_SCALES, eight, kv_head);
+      }
 #pragma unroll
-      for (u32 upper = 0; upper < 2; ++upper) {
-        const float weight = exp2_approximate(scores[token_tile][set][upper] - state.reference[set]);
+      for (u32 i = 0; i < GROUP_PAIRS; ++i) {
+        if (PAIRED_GROUPS) pairs[i] = multiply_half2(pairs[i], pack_half2(state.factor, state.factor));
+      }
+#pragma unroll
+      for (u32 set = 0; set < SETS; ++set) {
+        float weight = exp2_approximate(scores[token_tile][set][upper] - state.reference[set]);
+        // Where scales are taken as pairs of halves, a weight is a half in all that it goes into: as if its score were a little
+        // other.
+        const u32 rounded = pack_half2(weight, weight);
+        if (PAIRED_GROUPS) weight = half_to_float(static_cast<u16>(rounded));
         state.weight[set] += weight;
-        const float scaled = weight * state.factor;
 #pragma unroll
         for (u32 i = 0; i < WEIGHT_SETS; ++i) {
-          const float first = scaled * scales[token_tile][upper][PAIRED_GROUPS ? i * 2 : i];
-          const float second = PAIRED_GROUPS ? scaled * scales[token_tile][upper][(i * 2 + 1) % VALUE_GROUPS] : 0.0f;
-          const u32 pair = pack_half2(first, second);
+          const u32 pair = PAIRED_GROUPS ? multiply_half2(rounded, pairs[i % GROUP_PAIRS])
+                                         : pack_half2(weight * state.factor * scales[i % VALUE_GROUPS], 0.0f);
           // From a row a token and two columns a head to a row a column, tokens side by side.
           weights[set][i][upper] = transpose_8x8(pair);
         }
@@ -1369,9 +1592,9 @@ __device__ __forceinline__ void store_middle(
     for (u32 i = 0; i < HEAD_DIM / 8; ++i) {
       const u32 unit = i / VALUE_UNIT_CHANNELS;
       const u32 of_unit = i % VALUE_UNIT_CHANNELS;
-      const u32 channel = value_channel(unit, row) + of_unit;
+      const u32 channel = value_channel(unit, row) + value_field_channel(of_unit);
       const float(&sums)[4] = state.output[set][unit * UNIT_TILES + of_unit / 2];
-      const bool odd = PAIRED_GROUPS && row >= 4;
+      const bool odd = is_odd_group(unit, row);
       const float product = (odd ? sums[of_unit % 2 * 2 + 1] : sums[of_unit % 2 * 2]) * (value_unit / (1u << value_place(of_unit)));
       const float zero = SUMS_WEIGHTS ? state.sums[set][weight_set(unit)][odd ? 1 : 0] : 0.0f;
       float value = (product + zero * start) * inverse;
@@ -1412,6 +1635,7 @@ __device__ __forceinline__ u32 attend_exact(
 __device__ __forceinline__ u32 attend_prompt(const WorkItem& own, const u32* record, const u32* query, const u32* cache,
                                              const float* tables, TokenRange share, TokenRange sinks, TokenRange window) {
   const MiddleRows rows = middle_rows(record, cache, own.kv_head);
+  const LaneParts parts = lane_parts();
   const u32 warp = threadIdx.x / 32;
   unsigned char* ring = shared_memory + SHARED_RINGS + warp * STAGES * TILE_BYTES;
   // Tiles of exact tokens were dealt out first, from the first warp on: the next warp has the first tile here.
@@ -1420,7 +1644,7 @@ __device__ __forceinline__ u32 attend_prompt(const WorkItem& own, const u32* rec
   const u32 begin = (share.begin / TILE_TOKENS + turn) * TILE_TOKENS;
   const u32 end = share.begin < share.end ? share.end : 0;
   const auto fetch = [&](u32 stage, u32 first) {
-    if (first < end) fetch_tile(ring + stage * TILE_BYTES, rows, first);
+    if (first < end) fetch_tile(ring + stage * TILE_BYTES, rows, parts, first);
     cp_async_commit();  // also with nothing in it: a wait counts groups
   };
   const EarlyLoads early = load_early(query, tables, own);
@@ -1432,7 +1656,8 @@ __device__ __forceinline__ u32 attend_prompt(const WorkItem& own, const u32* rec
   float value_unit = 0.0f;
   if (!VALUE_AFFINE) {
     const auto level_at = [&](u32 code) { return tables[VALUE_LEVELS + code]; };
-    value_unit = build_table<VALUE_BITS, 1>(128, [&](u32 code) { return level_value(code, level_at); });
+    const auto level = [&](u32 code) { return level_value(code, level_at); };
+    value_unit = VALUE_FLOAT_SHIFT > 0 ? level(HALF_ONE >> VALUE_FLOAT_SHIFT) : build_table<VALUE_BITS, 1>(128, VALUE_TABLE_FACTOR, level);
   }
   stage_query(terms, early, query, rows, tables, own);
   if (MIDDLE_CODES) {
@@ -1501,7 +1726,7 @@ __device__ __forceinline__ void prefetch_exact(const Share& share, const u32* ca
                 [=](u32 token) { return (oldest + token) % WINDOW; });
 }
 
-extern "C" __global__ void __launch_bounds__(128, 1) attend(
+extern "C" __global__ void __launch_bounds__(256, 1) attend(
     const u32* __restrict__ sequences,  // records of all sequences
     const u32* __restrict__ work,  // [work items][sequence, KV head, query row, tokens after the query, split, splits]; splits of a row are neighbours
     const u32* __restrict__ cache,  // all compressed parts of all sequences; offsets come from the record

@@ -74,7 +74,8 @@ fn pack_keys(
   }
   // Every group's place is known before any thread looks for its own.
   workgroupBarrier();
-  let i = block.x * THREADS + thread;
+  // Blocks lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  let i = (block.y * KEY_ROW_WORDS + block.x) * THREADS + thread;
   if (i >= sequence[AT_MIDDLE_TOKENS] * KEY_ROW_WORDS) {
     return;
   }

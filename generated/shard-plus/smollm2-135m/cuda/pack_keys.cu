@@ -58,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(128) pack_keys(
   for (u32 i = threadIdx.x; i < ALLOCATED_GROUPS; i += THREADS) widths[i] = cache[sequence[AT_KEY_WIDTHS] + i];
   __syncthreads();  // every group's place is known
 
-  const u32 index = blockIdx.x * THREADS + threadIdx.x;
+  // Blocks lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  const u32 index = (blockIdx.y * KEY_ROW_WORDS + blockIdx.x) * THREADS + threadIdx.x;
   if (index >= sequence[AT_MIDDLE_TOKENS] * KEY_ROW_WORDS) return;
 
   const u32 word = index % KEY_ROW_WORDS;

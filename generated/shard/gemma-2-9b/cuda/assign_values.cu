@@ -154,7 +154,9 @@ extern "C" __global__ void __launch_bounds__(128) assign_values(
   __syncthreads();  // the entries are measured
 
   const u32 words = sequence[AT_MIDDLE_TOKENS] * VALUE_ROW_WORDS;
-  const u32 first = blockIdx.x * (THREADS * thread_points / 4) + threadIdx.x;  // then THREADS words further
+  // Blocks lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  const u32 block = blockIdx.y * VALUE_ROW_WORDS + blockIdx.x;
+  const u32 first = block * (THREADS * thread_points / 4) + threadIdx.x;  // then THREADS words further
   float point[thread_points][CHANNELS];
 #pragma unroll
   for (u32 i = 0; i < thread_points; ++i) {

@@ -90,7 +90,8 @@ fn assign_values(
   }
   // The codebook is in workgroup memory.
   workgroupBarrier();
-  let word = block.x * THREADS + thread;
+  // Blocks lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  let word = (block.y * VALUE_ROW_WORDS + block.x) * THREADS + thread;
   let words = sequence[AT_MIDDLE_TOKENS] * VALUE_ROW_WORDS;
   if (word >= words) {
     return;

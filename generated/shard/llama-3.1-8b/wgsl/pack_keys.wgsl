@@ -67,7 +67,8 @@ fn pack_keys(
   @builtin(workgroup_id) block: vec3u,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  let i = block.x * THREADS + thread;
+  // Blocks lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  let i = (block.y * KEY_ROW_WORDS + block.x) * THREADS + thread;
   if (i >= sequence[AT_MIDDLE_TOKENS] * KEY_ROW_WORDS) {
     return;
   }

@@ -54,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(128) pack_keys(
     const float* __restrict__ scales,  // [96]
     u32* cache  // all compressed parts of all sequences; offsets come from the record
 ) {
-  const u32 index = blockIdx.x * THREADS + threadIdx.x;
+  // Blocks lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  const u32 index = (blockIdx.y * KEY_ROW_WORDS + blockIdx.x) * THREADS + threadIdx.x;
   if (index >= sequence[AT_MIDDLE_TOKENS] * KEY_ROW_WORDS) return;
 
   const u32 word = index % KEY_ROW_WORDS;

@@ -1,0 +1,115 @@
+// pack_keys: Quantises the keys and packs their codes; one word of one vector a thread.
+// Stage codeKeys of scheme polarquant4 for smollm2-135m. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
+// keys:   polar, perChannel(midRise, 4 bits; a scale for 1 channel of 128 tokens)
+// values: perToken(asymmetric, 4 bits; a scale for a head of 1 token)
+// stream: lloydMax(4 bits); sinks 0, window 128
+// tunables: tileTokens = 16
+
+const HEAD_DIM = 64u;  // channels of a head
+const WIDTH = 192u;  // KV_HEADS * HEAD_DIM
+const KEY_ROW_WORDS = 24u;  // words of one token's key fields
+const KEY_HEAD_WORDS = 8u;  // words of one head's key fields
+const KEY_SCALE_TOKENS = 128u;  // middle tokens that share a scale; 0 for all of them
+const KEY_SCALE_CHANNELS = 1u;  // channels of a head that share a scale
+const KEY_SCALE_ROW_WORDS = 96u;  // words of a row of scales, two each
+const KEY_LEVELS = 16u;  // offset in the tables: values of the codes of keys, over their scales
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_KEY_CODES = 14u;  // in the record, first word of keyCodes: 4-bit fields [middle][3 KV heads][64], radius and angle / pi
+const AT_KEY_SCALES = 15u;  // in the record, first word of keyScales: f16 [middle, 128 a row][3 KV heads][64 of 1 channels]
+const AT_KEY_OFFSETS = 28u;  // in the record, first word of keyOffsets: f16 [middle, 128 a row][3 KV heads][64 of 1 channels]
+const THREADS = 256u;  // threads of a block
+
+// record of this sequence: lengths, then part offsets in words
+@group(0) @binding(0) var<storage, read> sequence: array<u32>;
+// [middle tokens][192], radius and angle / pi
+@group(0) @binding(1) var<storage, read> plain: array<f32>;
+// stream levels, then fine and coarse angles as (cosine, sine)
+@group(0) @binding(2) var<storage, read> tables: array<f32>;
+// all compressed parts of all sequences; offsets come from the record
+@group(0) @binding(3) var<storage, read_write> cache: array<u32>;
+
+// dsl/codecs/uniform.ts:92 intervalCode, bits = 4
+// The interval that a number from zero to one lies in, of 2^bits.
+fn interval_code_4(x: f32) -> u32 {
+  return u32(clamp(floor(x * 16.0), 0.0, 15.0));
+}
+
+// dsl/packing.ts:11 packWord, bits = 4
+// Builds one 32-bit word of a little-endian bit-field row: field `i` occupies bits `[i*bits, (i+1)*bits)` of the row.
+fn pack_word_4(word: u32, count: u32) -> u32 {
+  let first_bit: u32 = word * 32u;
+  let first: u32 = first_bit / 4u;
+  var packed: u32 = 0u;
+  for (var i: u32 = 0u; i < 9u; i++) {
+    let field: u32 = first + i;
+    let position: u32 = field * 4u;
+    if (field < count && position < first_bit + 32u) {
+      let value: u32 = field_at(field);
+      if (position >= first_bit) {
+        packed = packed | (value << (position - first_bit));
+      } else {
+        packed = packed | (value >> (first_bit - position));
+      }
+    }
+  }
+  return packed;
+}
+
+// The vector of which a word is packed.
+var<private> token: u32;
+var<private> head: u32;
+
+// Word of the sequence's record.
+fn field(index: u32) -> u32 {
+  return sequence[index];
+}
+
+fn level_at(index: u32) -> f32 {
+  return tables[KEY_LEVELS + index];
+}
+
+// Element of an f16 array, from the word that holds it.
+fn half_of(word: u32, index: u32) -> f32 {
+  let pair = unpack2x16float(word);
+  return select(pair.x, pair.y, index % 2u == 1u);
+}
+
+// Element of an f16 array in the cache.
+fn half_at(words: u32, index: u32) -> f32 {
+  return half_of(cache[words + index / 2u], index);
+}
+
+// The offset and the scale that a channel of the middle keys shares with its block.
+fn block_of_keys(token: u32, head: u32, channel: u32) -> vec2f {
+  let row = token / KEY_SCALE_TOKENS * KEY_SCALE_ROW_WORDS;
+  let index = (head * HEAD_DIM + channel) / KEY_SCALE_CHANNELS;
+  let scale = half_at(field(AT_KEY_SCALES) + row, index);
+  return vec2f(half_at(field(AT_KEY_OFFSETS) + row, index), scale);
+}
+
+// The code of a channel.
+fn field_at(channel: u32) -> u32 {
+  let affine = block_of_keys(token, head, channel);
+  let x = plain[token * WIDTH + head * HEAD_DIM + channel] - affine.x;
+  var over_scale = 0.0;
+  if (affine.y > 0.0) {
+    over_scale = x / affine.y;
+  }
+  return interval_code_4(over_scale);
+}
+
+// One thread a word of a token's row.
+@compute @workgroup_size(256)
+fn pack_keys(
+  @builtin(workgroup_id) block: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  // Blocks of THREADS tokens lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  let i = (block.y * KEY_ROW_WORDS + block.x) * THREADS + thread;
+  if (i >= sequence[AT_MIDDLE_TOKENS] * KEY_ROW_WORDS) {
+    return;
+  }
+  token = i / KEY_ROW_WORDS;
+  head = i % KEY_ROW_WORDS / KEY_HEAD_WORDS;
+  cache[sequence[AT_KEY_CODES] + i] = pack_word_4(i % KEY_HEAD_WORDS, HEAD_DIM);
+}

@@ -1,0 +1,122 @@
+// scale_keys: The f16 scale of every block of keys that shares one; a word of two scales for 8 threads.
+// Stage codeKeys of scheme turboquant-prod4 for llama-3.1-8b. WGSL, without shader-f16, without subgroups. Written by kvforge; edit the template, not this file.
+// keys:   hadamard, perToken(lloydMax, 3 bits; a scale for a head of 1 token)
+// values: hadamard, perToken(lloydMax, 4 bits; a scale for a head of 1 token)
+// stream: lloydMax(4 bits); sinks 4, window 64
+// tunables: tileTokens = 16
+
+const WIDTH = 1024u;  // KV_HEADS * HEAD_DIM
+const KEY_SCALE_TOKENS = 1u;  // middle tokens that share a scale; 0 for all of them
+const KEY_SCALE_CHANNELS = 128u;  // channels of a head that share a scale
+const KEY_SCALE_ROW_WORDS = 4u;  // words of a row of scales, two each
+const AT_MIDDLE_TOKENS = 1u;  // in the record, compressed tokens of the prompt
+const AT_KEY_SCALES = 15u;  // in the record, first word of keyScales: f16 [middle, 1 a row][8 KV heads][1 of 128 channels]
+const THREADS = 256u;  // threads of a block
+const SLICES = 8u;  // threads, or blocks, that share one sum
+
+// record of this sequence: lengths, then part offsets in words
+@group(0) @binding(0) var<storage, read> sequence: array<u32>;
+// [middle tokens][1024], after Hadamard
+@group(0) @binding(1) var<storage, read> plain: array<f32>;
+// all compressed parts of all sequences; offsets come from the record
+@group(0) @binding(2) var<storage, read_write> cache: array<u32>;
+
+// The nearest float16, ties to even.
+fn round_to_half(x: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return x;
+  }
+  // Ten bits of the fraction stay; beyond the largest half lies infinity.
+  var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+  // Below 2^-14 halves are the multiples of 2^-24.
+  if (size < 0x38800000u) {
+    rounded = bitcast<u32>(round(bitcast<f32>(size) * 0x1p24f) * 0x1p-24f);
+  }
+  return bitcast<f32>(sign | rounded);
+}
+
+// dsl/codecs/lloydMax.ts:58 vectorNorm
+// The norm of the vector, stored as f16: the codebook is for the unit sphere.
+fn vector_norm(sum_of_squares: f32, max_abs: f32) -> f32 {
+  return round_to_half(min(sqrt(sum_of_squares) * max_abs, 65504.0));
+}
+
+const WORDS = THREADS / SLICES;  // of scales that a block finds
+const BLOCKS = WIDTH / KEY_SCALE_CHANNELS;  // in a row; a block's numbers share a scale
+
+var<workgroup> partial: array<vec4f, THREADS>;  // [slice][word]
+
+// The same number of the two blocks of a word.
+fn pair_at(i: u32, to_second: u32) -> vec2f {
+  return vec2f(plain[i], plain[i + to_second]);
+}
+
+// SLICES threads find the scales of the two blocks of one word.
+@compute @workgroup_size(256)
+fn scale_keys(
+  @builtin(workgroup_id) block: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  // Neighbours take neighbouring channels of one word's blocks.
+  let own = thread / SLICES;
+  let slice = thread % SLICES;
+  let middle_tokens = sequence[AT_MIDDLE_TOKENS];
+  // Blocks of WORDS rows lie side by side: one dimension of a grid may have no room for those of a long prompt.
+  let i = (block.y * KEY_SCALE_ROW_WORDS + block.x) * WORDS + own;
+  let row = i / KEY_SCALE_ROW_WORDS;
+  let first = min(row * KEY_SCALE_TOKENS, middle_tokens);
+  let end = min(first + KEY_SCALE_TOKENS, middle_tokens);
+  let is_stored = first < end;
+  let first_block = i % KEY_SCALE_ROW_WORDS * 2u;
+  // The last word of a row may have one block; it is looked through twice, and its second half stays zero.
+  let has_second = first_block + 1u < BLOCKS;
+  let to_second = select(0u, KEY_SCALE_CHANNELS, has_second);
+  let source = first * WIDTH + first_block * KEY_SCALE_CHANNELS;
+  let numbers = (end - first) * KEY_SCALE_CHANNELS;
+
+  // Ends that every number passes.
+  var least = vec2f(0x1.fffffep+127);
+  var greatest = vec2f(-0x1.fffffep+127);
+  for (var n = slice; n < numbers; n += SLICES) {
+    let place = n / KEY_SCALE_CHANNELS * WIDTH + n % KEY_SCALE_CHANNELS;
+    let x = pair_at(source + place, to_second);
+    least = min(least, x);
+    greatest = max(greatest, x);
+  }
+  partial[slice * WORDS + own] = vec4f(least, greatest);
+  workgroupBarrier();  // every slice has its ends
+  for (var k = 0u; k < SLICES; k++) {
+    let ends = partial[k * WORDS + own];
+    least = min(least, ends.xy);
+    greatest = max(greatest, ends.zw);
+  }
+  if (numbers == 0u) {
+    least = vec2f();
+    greatest = vec2f();
+  }
+
+  let largest = max(abs(least), abs(greatest));
+  // Squares are taken relative to the largest magnitude, so that none overflows or vanishes.
+  let divisor = select(largest, vec2f(1.0), largest == vec2f());
+  var sum = vec2f();
+  for (var n = slice; n < numbers; n += SLICES) {
+    let place = n / KEY_SCALE_CHANNELS * WIDTH + n % KEY_SCALE_CHANNELS;
+    let share = (pair_at(source + place, to_second)) / divisor;
+    sum += share * share;
+  }
+  workgroupBarrier();  // every thread has read the ends: sums take their place
+  partial[slice * WORDS + own] = vec4f(sum, 0.0, 0.0);
+  workgroupBarrier();  // every slice has its sums
+  if (slice != 0u || !is_stored) {
+    return;
+  }
+  for (var k = 1u; k < SLICES; k++) {
+    sum += partial[k * WORDS + own].xy;
+  }
+  let scale = vec2f(vector_norm(sum.x, largest.x), vector_norm(sum.y, largest.y));
+  let exists = vec2<bool>(true, has_second);
+  cache[sequence[AT_KEY_SCALES] + i] = pack2x16float(select(vec2f(), scale, exists));
+}
