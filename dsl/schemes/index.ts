@@ -1,3 +1,4 @@
+export { kiviK4V2 } from './asymKv.js';
 export { fp8E4M3, fp8E5M2 } from './fp8.js';
 export { int2, int2Hadamard, int4, int4Hadamard, int8 } from './integer.js';
 export { kivi2, kivi4 } from './kivi.js';

@@ -8,6 +8,7 @@ export const presets: Readonly<Record<string, () => Promise<Scheme>>> = {
   'tilt-safe': async () => (await import('./tilt.js')).tiltSafe,
   kivi2: async () => (await import('./kivi.js')).kivi2,
   kivi4: async () => (await import('./kivi.js')).kivi4,
+  'kivi-k4v2': async () => (await import('./asymKv.js')).kiviK4V2,
   kvquant2: async () => (await import('./kvquant.js')).kvquant2,
   kvquant3: async () => (await import('./kvquant.js')).kvquant3,
   kvquant4: async () => (await import('./kvquant.js')).kvquant4,

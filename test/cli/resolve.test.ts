@@ -28,7 +28,7 @@ describe('a scheme name', () => {
     expect(errorOf(run)).toEqual({
       code: 'wrong-use',
       message:
-        'scheme: expected one of shard, shard-plus, tilt-fast, tilt-safe, kivi2, kivi4, kvquant2, kvquant3, kvquant4, polarquant3, polarquant4, turboquant2, turboquant3, turboquant4, turboquant-prod4, turboquant-k8v4, int8, int4, int2, int4-hadamard, int2-hadamard, nf4, fp8-e4m3, fp8-e5m2, latent-int8, latent-fp8, latent-int4-hadamard, or a path that ends in .ts, .js or .mjs, got "shart"',
+        'scheme: expected one of shard, shard-plus, tilt-fast, tilt-safe, kivi2, kivi4, kivi-k4v2, kvquant2, kvquant3, kvquant4, polarquant3, polarquant4, turboquant2, turboquant3, turboquant4, turboquant-prod4, turboquant-k8v4, int8, int4, int2, int4-hadamard, int2-hadamard, nf4, fp8-e4m3, fp8-e5m2, latent-int8, latent-fp8, latent-int4-hadamard, or a path that ends in .ts, .js or .mjs, got "shart"',
       hint: 'For a scheme of your own, give the file that exports it.',
     });
   });
