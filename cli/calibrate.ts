@@ -77,7 +77,11 @@ export async function calibrateCommand(
 export async function loadCalibration(path: string, schemeName: string, model: ModelShape): Promise<Calibration> {
   const g = await tiltGeometry('--calibration', schemeName, model);
   const bytes = await contentsOf(path, '--calibration');
-  return parseCalibration(bytes, g);
+  return parseCalibration(bytes, g).catch((fault: unknown) =>
+    inFile(path, () => {
+      throw fault;
+    }),
+  );
 }
 
 async function tiltGeometry(option: string, name: string, model: ModelShape): Promise<TiltGeometry> {

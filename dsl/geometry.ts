@@ -242,6 +242,12 @@ function latentGroups(model: ModelShape, refuse: Refuse) {
     scalarGroups(chain, at, { ...model, headDim, kvHeads: 1 }, refuse);
 }
 
+/** What errors call the parts of a token that is no key and value of several heads. */
+const tokenParts: ReadonlyMap<string, string> = new Map([
+  ['latent', 'latent'],
+  ['rotary', 'rotary part'],
+]);
+
 function scalarGroups(chain: ScalarChain | TiltValues, at: string, model: ModelShape, refuse: Refuse): ScalarGroups {
   const { headDim, kvHeads } = model;
   const quantizer = quantizerOf(chain);
@@ -249,8 +255,10 @@ function scalarGroups(chain: ScalarChain | TiltValues, at: string, model: ModelS
   const place = `${at}[${chain.indexOf(quantizer as never)}]`;
   const scaleChannels = block.channels === 'head' ? headDim : block.channels;
   if (headDim % scaleChannels !== 0) {
-    const expected = `a number that divides the head dimension ${headDim}, or 'head'`;
-    refuse(`${place}.block.channels`, expected, scaleChannels, 'Scales do not cross heads.');
+    const part = tokenParts.get(at);
+    const whole = part ? `the ${headDim} channels of the ${part}` : `the head dimension ${headDim}`;
+    const hint = part ? 'Scales do not cross from latents to rotary parts.' : 'Scales do not cross heads.';
+    refuse(`${place}.block.channels`, `a number that divides ${whole}, or 'head'`, scaleChannels, hint);
   }
   // A block of the whole prompt has no known number; its scale is no norm, and levels do not depend on it.
   const levelChannels = block.tokens === 'prompt' ? scaleChannels : block.tokens * scaleChannels;

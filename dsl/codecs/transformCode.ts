@@ -21,9 +21,9 @@ export interface TransformCodeParams {
 
 /**
  * Transform coding (Huang and Schultheiss 1963) of the keys of every KV head: their mean is taken off, every rotary pair is
- * weighted by what the prompt's queries ask of it, so that errors of scores are least and not those of keys (`prefill` needs
- * the queries), the eigenvectors of their second moments make components of them, and widths of groups of components are those of least expected error
- * under a budget for all heads of the layer.
+ * weighted by what the prompt's queries ask of it, so that errors of scores are least and not those of keys, the
+ * eigenvectors of their second moments make components of them, and widths of groups of components are those of least
+ * expected error under a budget for all heads of the layer. `prefill` needs the queries, or a calibration.
  *
  * @example
  * transformCode({ bits: 1.5 }).rangeBlock; // 512

@@ -161,6 +161,10 @@ function requirePairing(config: Config, architecture: Architecture): void {
   for (const field of ['rope_interleave', 'rope_interleaved'] as const) {
     const value = config[field];
     if (value == null || value === interleaved) continue;
-    throw invalid(field, `${interleaved}, as in ${config.model_type}`, value, 'The model would ignore it.');
+    // DeepSeek-V3 would follow it.
+    const hint = architecture.latent
+      ? 'Other pairings of such models are not supported.'
+      : 'The model would ignore it.';
+    throw invalid(field, `${interleaved}, as in ${config.model_type}`, value, hint);
   }
 }

@@ -14,9 +14,9 @@ const tiles = { channels: 128 } as const;
 
 /** Latents in whole numbers of 8 bits with a scale for each 128 of them, the rotary part with one for itself. */
 export const latentInt8 = latents('latent-int8', [perToken(whole, tiles)], rotary, whole);
-/** Latents in FP8 with a scale for each 128 of them, the rotary part in 16 bits: as DeepSeek's FlashMLA keeps its FP8 cache. */
 const e4m3 = float8({ format: 'e4m3' });
+/** Latents in FP8 with a scale for each 128 of them, the rotary part in 16 bits: as DeepSeek's FlashMLA keeps its FP8 cache. */
 export const latentFp8 = latents('latent-fp8', [perToken(e4m3, tiles)], 'exact', e4m3);
-/** Latents in 4 bits between the least and the greatest of each 128, after the Hadamard transform, as QuaRot codes values. */
 const int4 = asymmetric({ bits: 4 });
+/** Latents in 4 bits between the least and the greatest of each 128, after the Hadamard transform, as QuaRot codes values. */
 export const latentInt4Hadamard = latents('latent-int4-hadamard', [hadamard(), perToken(int4, tiles)], rotary, whole);

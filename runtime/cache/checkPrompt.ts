@@ -3,7 +3,7 @@ import type { Geometry } from '../../dsl/geometry.js';
 import { checkFit } from '../calibrate/checkFit.js';
 import { checkHalf, type HalfTensorShape } from '../halfBits.js';
 import type { TiltFit } from '../reference/tiltEncode.js';
-import { checkObject, checkWhole } from './checkInput.js';
+import { checkObject, checkWhole, shown } from './checkInput.js';
 
 /** A prompt of one sequence and layer. */
 export interface Prompt {
@@ -71,18 +71,21 @@ export function checkValues(g: Geometry, values: Uint16Array | undefined, shape:
   throw new KvforgeError('wrong-use', {
     at: shape.name,
     expected: `nothing, as ${g.scheme.name} codes latents`,
-    received: 'an array',
+    received: ArrayBuffer.isView(values) ? 'an array' : shown(values),
     hint: 'Pass latent and rotary part of every token as keys.',
   });
 }
 
 function checkQueries(g: Geometry, { queries, tokens: prompt }: Prompt, layer: number): number {
-  if (queries === undefined || queries.length === 0) {
+  if (!queries || queries.length === 0) {
     throw new KvforgeError('wrong-use', {
       at: 'queries',
       expected: `queries of the prompt's last positions, as ${g.scheme.name} weighs by them`,
-      received: queries === undefined ? 'nothing' : 'an empty array',
-      hint: 'Pass f16 bits [heads][positions][head dim], after RoPE; 32 positions are enough.',
+      received: queries ? 'an empty array' : 'nothing',
+      hint:
+        g.family === 'tilt'
+          ? 'Pass f16 bits [heads][positions][head dim], after RoPE, or a layer of a calibration as fit.'
+          : 'Pass f16 bits [heads][positions][head dim], after RoPE; 32 positions are enough.',
     });
   }
   const tokens = Math.max(1, Math.round(queries.length / (g.heads * g.headDim)));

@@ -3,11 +3,6 @@ import { rowPositions, type TiltGeometry } from '../../dsl/tiltGeometry.js';
 
 type Refuse = (part: PartName, at: number, expected: string, received: string) => never;
 
-/** Words of a row at which each head's value codes begin. */
-interface HeadPlace {
-  readonly values: number;
-}
-
 /**
  * Fields that a kernel would look for outside of their head's planes, and norms that are not finite.
  *
@@ -17,7 +12,8 @@ export function checkTiltContents(g: TiltGeometry, parts: ReadonlyMap<PartName, 
   const fields = wordsOf(parts.get('keyFields'));
   if (fields.length === 0) return;
   let [first, taken] = [0, 0];
-  const heads: HeadPlace[] = [];
+  /** Words of a row at which each head's value codes begin. */
+  const valueWords: number[] = [];
   for (let head = 0; head < g.kvHeads; head++) {
     const at = head * g.fieldWords;
     const nibbles = fields[at + g.headGroups]!;
@@ -30,10 +26,10 @@ export function checkTiltContents(g: TiltGeometry, parts: ReadonlyMap<PartName, 
     checkFields(g, fields.subarray(at, at + g.headGroups), { at, nibbles }, refuse);
     taken += nibbles;
     first += nibbles * 8 * g.groupComponents;
-    heads.push({ values: first });
+    valueWords.push(first);
     first += g.rowValueWords;
   }
-  if (g.packedValues) checkNorms(g, parts.get('tileCodes')!, heads, refuse);
+  if (g.packedValues) checkNorms(g, parts.get('tileCodes')!, valueWords, refuse);
 }
 
 /** Widths that exist, in planes that the head has, in the order that slots say. */
@@ -66,10 +62,10 @@ function fieldOf(word: number) {
   return { bits: word & 15, bit, place: bit % 8, slot: word >>> 16 };
 }
 
-function checkNorms(g: TiltGeometry, rows: Uint8Array, heads: readonly HeadPlace[], refuse: Refuse): void {
+function checkNorms(g: TiltGeometry, rows: Uint8Array, valueWords: readonly number[], refuse: Refuse): void {
   const halves = new Uint16Array(rows.slice().buffer);
   for (let row = 0; row * g.rowWords * 4 < rows.length; row++) {
-    for (const { values } of heads) {
+    for (const values of valueWords) {
       const first = (row * g.rowWords + values + 4 * g.headDim) * 2;
       for (let at = first; at < first + rowPositions; at++) {
         const half = halves[at]!;

@@ -75,6 +75,9 @@ const textsSchema = z.array(z.object({ name: z.string(), tokens: z.int().min(1) 
  * await calibrated.release();
  */
 export async function parseCalibration(file: Uint8Array, g: TiltGeometry): Promise<Calibration> {
+  if (!(file instanceof Uint8Array)) {
+    throw refused('file', 'bytes, a Uint8Array', shown(file), 'Pass what await readFile(path) gives.');
+  }
   const { tensors, metadata } = parseSafetensors(file);
   const expect = (name: string, expected: string, hint: string) => {
     const received = metadata.get(name);

@@ -1,13 +1,13 @@
 import { setFloat16 } from '@petamoriken/float16';
 import type { TiltGeometry } from '../../dsl/tiltGeometry.js';
-import { nearestInteger } from '../reference/quantize.js';
+import { nearestInteger, toHalf } from '../reference/quantize.js';
 import type { TiltFit } from '../reference/tiltEncode.js';
 import { placeFields } from '../reference/tiltPlaces.js';
 import { headWordsOf, pairOrder } from '../reference/unpackTilt.js';
 
 /** A fit as the encoder's kernels take it, channels in the order of pairs. */
 export interface FitParts {
-  /** f32 [KV heads][channels] */
+  /** f32 [KV heads][channels], rounded to f16: decoding divides by what the share has. */
   readonly weights: Float32Array;
   /** f32 [KV heads][channels][components] */
   readonly vectors: Float32Array;
@@ -21,7 +21,7 @@ export interface FitParts {
 export function fitParts(g: TiltGeometry, fit: TiltFit): FitParts {
   const { kvHeads, headDim: d, headGroups } = g;
   const order = pairOrder(g);
-  const weights = Float32Array.from(fit.weights, (_, at) => fit.weights[at - (at % d) + order[at % d]!]!);
+  const weights = Float32Array.from(fit.weights, (_, at) => toHalf(fit.weights[at - (at % d) + order[at % d]!]!));
   const vectors = new Float32Array(kvHeads * d * d);
   const columnScales = new Float32Array(kvHeads * d);
   const codes = new Int8Array(kvHeads * d * d);

@@ -22,7 +22,7 @@ export interface TiltSizes {
 
 /** What keys are coded by, of this prompt or of other text: everything but mean, steps and codes. */
 export interface TiltFit {
-  /** [kvHeads*d], float16 above 0. */
+  /** [kvHeads*d], float16 above 0, both channels of a pair alike. */
   readonly weights: Float64Array;
   /** Of each KV head, [d channels][d components]: orthonormal columns of descending variance. */
   readonly bases: readonly Matrix[];

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { calibrateCommand } from '../../cli/calibrate.js';
@@ -50,5 +50,16 @@ test('a scheme of another family is refused', async () => {
   const { input, options } = folderWith();
   await expect(calibrateCommand(quietContext(), [input], { ...options, scheme: 'shard' })).rejects.toThrow(
     '--scheme: expected a scheme with tile-rotated keys, got shard.',
+  );
+});
+
+test('a calibration that was cut short is refused by its name', async () => {
+  const { folder, input, options } = folderWith();
+  await calibrateCommand(quietContext(), [input], options);
+  writeFileSync(options.out, readFileSync(options.out).subarray(0, -1));
+  const output = join(folder, 'out.safetensors');
+  const run = { model: options.model, device: 'emulator', input, output, calibration: options.out };
+  await expect(reconstruct(quietContext(), 'tilt-fast', run)).rejects.toThrow(
+    /narrow\.calibration: safetensors tensor "layers\.3\.widths": expected data within the \d+ bytes of the file, got an end at \d+\./,
   );
 });

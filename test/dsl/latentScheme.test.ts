@@ -101,8 +101,12 @@ describe('a scheme of latents', () => {
       qk_rope_head_dim: 16,
       max_position_embeddings: 4096,
     });
+    const hint = 'Scales do not cross from latents to rotary parts.';
     expect(refusal({}, odd)).toBe(
-      "invalid-scheme: latent[0].block.channels: expected a number that divides the head dimension 48, or 'head', got 128. Scales do not cross heads.",
+      `invalid-scheme: latent[0].block.channels: expected a number that divides the 48 channels of the latent, or 'head', got 128. ${hint}`,
+    );
+    expect(refusal({ rotary: [perToken(codec, { channels: 128 })] })).toBe(
+      `invalid-scheme: rotary[0].block.channels: expected a number that divides the 64 channels of the rotary part, or 'head', got 128. ${hint}`,
     );
   });
 });
@@ -146,6 +150,10 @@ describe('models', () => {
     [
       { num_key_value_heads: 1 },
       'num_key_value_heads: expected nothing, or 4, got 1. Models of type deepseek_v2 have a KV head for each query head.',
+    ],
+    [
+      { model_type: 'deepseek_v3', rope_interleave: false },
+      'rope_interleave: expected true, as in deepseek_v3, got false. Other pairings of such models are not supported.',
     ],
   ])('refuse a configuration with %o', (change, message) => {
     expect(() => modelFrom({ ...plainConfig, ...change })).toThrow(message);

@@ -54,6 +54,10 @@ describe('a scheme with tile-rotated keys', () => {
       'keys[2].bits: expected a multiple of 1/4 from 1/4 to 6, got 1.3. Give the mean over the channels: 1.5.',
     ],
     [
+      keysOf({ bits: '1.5' }),
+      'keys[2].bits: expected a multiple of 1/4 from 1/4 to 6, got "1.5". Give the mean over the channels: 1.5.',
+    ],
+    [
       keysOf({ bits: 7 }),
       'keys[2].bits: expected a multiple of 1/4 from 1/4 to 6, got 7. Give the mean over the channels: 1.5.',
     ],

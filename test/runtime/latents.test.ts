@@ -168,6 +168,9 @@ describe('a cache of latents', () => {
     const expected = (at: string) =>
       `${at}: expected nothing, as whole codes latents, got an array. Pass latent and rotary part of every token as keys.`;
     await expect(cache.prefill(0, { keys, values: keys, tokens: 40 })).rejects.toThrow(expected('values, layer 0'));
+    await expect(cache.prefill(0, { keys, values: null as never, tokens: 40 })).rejects.toThrow(
+      'values, layer 0: expected nothing, as whole codes latents, got null. Pass latent and rotary part of every token as keys.',
+    );
     const token = halves(g.headDim, 2);
     await expect(cache.append(token, token)).rejects.toThrow(expected('values, layer 0'));
     const decoder = await cache.decoder();

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { geometryOf } from '../../dsl/geometry.js';
-import { presetModel, shardPlus } from '../../dsl/index.js';
+import { presetModel, shardPlus, tiltFast } from '../../dsl/index.js';
 import { checkPrompt } from '../../runtime/cache/checkPrompt.js';
 
 const g = geometryOf(shardPlus, presetModel('smollm2-135m'));
@@ -36,3 +36,14 @@ test('the queries of a prompt are of its last positions, at most all', () => {
     `"queries, layer 0, head 0, query token 0, channel 0: expected a finite f16 number, got Infinity. Find where the model overflows; nothing was written to the cache."`,
   );
 });
+
+test.each([{ queries: null }, { fit: undefined }])(
+  'tile-rotated keys without queries name the other way: %o',
+  (change) => {
+    const prompt = { keys, values: keys, tokens, ...change } as unknown as Parameters<typeof checkPrompt>[1];
+    const check = () => checkPrompt(geometryOf(tiltFast, g.model), prompt, { tokens: 10, layer: 0 });
+    expect(check).toThrow(
+      "queries: expected queries of the prompt's last positions, as tilt-fast weighs by them, got nothing. Pass f16 bits [heads][positions][head dim], after RoPE, or a layer of a calibration as fit.",
+    );
+  },
+);

@@ -60,7 +60,7 @@ test.each([
   [
     'a NaN',
     { weights: fit.weights.map((w, i) => (i === 3 ? Number.NaN : w)) },
-    'weights[3]: expected a number above 0, got NaN',
+    'weights[3]: expected an f16 number above 0, got NaN',
   ],
   ['a width of 7', { widths: fit.widths.with(0, 7) }, 'widths[0]: expected 0, 1, 2, 3, 4, 5, 6, 8, got 7'],
   ['too many bits', { widths: fit.widths.map(() => 8) }, 'widths: expected at most '],
