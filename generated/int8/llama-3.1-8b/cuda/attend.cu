@@ -1607,13 +1607,13 @@ __device__ __forceinline__ void store_middle(
   }
 }
 
-// The exact tokens, as tiles of 16 that the first warps take: each leaves what it found in a slot. Returns the tiles.
+// The exact tokens, as tiles of 16 that the first warps take: each leaves what it found in a slot. Returns the slots.
 __device__ __forceinline__ u32 attend_exact(
     const WorkItem& own, const u32* record, const u32* cache, TokenRange sinks, TokenRange window) {
   const u32 warp = threadIdx.x / 32;
   const u32 sink_tiles = (sinks.end - sinks.begin + 15) / 16;
   const u32 tiles = sink_tiles + (window.end - window.begin + 15) / 16;
-  if (warp >= tiles) return tiles;
+  if (warp >= tiles) return min(tiles, WARPS);
   const u32 oldest = record[AT_WINDOW_START];
   Softmax state;
   reset(state);
@@ -1627,7 +1627,7 @@ __device__ __forceinline__ u32 attend_exact(
                       [=](u32 token) { return is_sink ? token : (oldest + token) % WINDOW; });
   }
   store_state(state, FIRST_EXACT_SLOT + warp);
-  return tiles;
+  return min(tiles, WARPS);
 }
 
 // The middle, tiles dealt out to the warps, each of which keeps a ring of them on its way, and while the first are, exact

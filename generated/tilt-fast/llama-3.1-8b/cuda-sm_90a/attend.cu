@@ -1359,7 +1359,8 @@ __device__ __forceinline__ void fetch_exact_query(const u32* query, const WorkIt
   cp_async_commit();
 }
 
-// Transformed, as two halves, for the stream. Returns the exponent of the power of two that they are times.
+// Puts the query heads into shared memory for the stream: transformed, as two halves, zero rows below them. Returns the
+// exponent of the power of two that they are times.
 __device__ __forceinline__ u32 stage_turned_query(const u32* query, const WorkItem& own) {
   u16* turned_high = reinterpret_cast<u16*>(shared_memory + SHARED_TURNED_QUERY);
   u16* turned_low = reinterpret_cast<u16*>(shared_memory + SHARED_TURNED_QUERY + QUERY_BYTES);
@@ -1380,7 +1381,7 @@ __device__ __forceinline__ u32 stage_turned_query(const u32* query, const WorkIt
     turned_high[at] = float_to_half_saturated(turned);
     turned_low[at] = float_to_half_saturated(turned - half_to_float(turned_high[at]));
   }
-  __syncthreads();  // the transformed queries are in place
+  __syncthreads();  // the transformed query is in place
   return exponent;
 }
 
