@@ -1,22 +1,19 @@
 import type { PlacedPart, SequenceLayout } from '../../codegen/plan/layout.js';
-import { moveWords } from '../../dsl/stages/copy.js';
-import type { BufferRange, DeviceBuffer, Launch } from '../device.js';
 import type { SequenceLengths } from '../record.js';
 import { checkEvictable, checkKept } from './evictable.js';
 import type { CacheMemory } from './memory.js';
+import { type Move, moveLaunches } from './moves.js';
 import { scopedOrEmpty } from './scoped.js';
 
 /** Words of a move, at most: a longer run is several, as a grid is as wide as its longest move. */
 const mostWords = 4096;
-/** Moves of a launch, at most. */
-const mostMoves = 65535;
 
 /** Tokens to keep, or what chooses them by the lengths of the sequence as they are when its turn comes. */
 export type KeptTokens = ArrayLike<number> | ((lengths: SequenceLengths) => ArrayLike<number>);
 
 /** Evicts every token of the middle and of the stream that is not named; the sequence is empty if that fails half-way. */
 export async function keep(memory: CacheMemory, sequence: number, tokens: KeptTokens): Promise<void> {
-  const { device } = memory;
+  const { device, kernels } = memory;
   const lengths = await memory.readRecord(sequence);
   const kept = checkKept(typeof tokens === 'function' ? tokens(lengths) : tokens, sequence, lengths);
   checkEvictable(memory, sequence, lengths, kept);
@@ -33,8 +30,8 @@ export async function keep(memory: CacheMemory, sequence: number, tokens: KeptTo
     const { cache } = memory.bindings;
     // By way of scratch: rows move to places that others have yet to leave.
     await device.run([
-      ...moveLaunches(memory, gather, { origin: cache, destination: { buffer: scratch } }, owned),
-      ...moveLaunches(memory, restore, { origin: { buffer: scratch }, destination: cache }, owned),
+      ...moveLaunches(kernels, 'move_words', gather, { origin: cache, destination: { buffer: scratch } }, owned),
+      ...moveLaunches(kernels, 'move_words', restore, { origin: { buffer: scratch }, destination: cache }, owned),
     ]);
     memory.writeRecord(sequence, after);
   });
@@ -58,9 +55,10 @@ export function keptLengths(lengths: SequenceLengths, kept: readonly number[]): 
 }
 
 export interface KeepPlan {
-  /** Moves of words, each [from, to, words]: from the cache to scratch, then from scratch to the cache. */
-  readonly gather: readonly (readonly number[])[];
-  readonly restore: readonly (readonly number[])[];
+  /** From the cache to scratch. */
+  readonly gather: readonly Move[];
+  /** From scratch to the cache. */
+  readonly restore: readonly Move[];
   /** Of the scratch. */
   readonly words: number;
 }
@@ -75,8 +73,8 @@ export function planKeep(
   const streamStart = sinkTokens + middleTokens;
   const middle = kept.filter((token) => token < streamStart).map((token) => token - sinkTokens);
   const stream = kept.filter((token) => token >= streamStart).map((token) => token - streamStart);
-  const gather: number[][] = [];
-  const restore: number[][] = [];
+  const gather: Move[] = [];
+  const restore: Move[] = [];
   let words = 0;
   const closeGaps = ({ offset, wordsPerRow }: PlacedPart, rows: readonly number[]): void => {
     const start = base + offset / 4;
@@ -104,7 +102,7 @@ export function planKeep(
 }
 
 /** A move as moves of no more words than one may have. */
-function split(from: number, to: number, words: number): number[][] {
+function split(from: number, to: number, words: number): Move[] {
   return Array.from({ length: Math.ceil(words / mostWords) }, (_, index) => {
     const done = index * mostWords;
     return [from + done, to + done, Math.min(mostWords, words - done)];
@@ -121,23 +119,4 @@ function runsOf(rows: readonly number[]): { from: number; to: number; count: num
     else runs.push({ from, to, count: 1 });
   }
   return runs;
-}
-
-function moveLaunches(
-  { device, kernels }: CacheMemory,
-  moves: KeepPlan['gather'],
-  buffers: { readonly origin: BufferRange; readonly destination: BufferRange },
-  owned: DeviceBuffer[],
-): readonly Launch[] {
-  const launches: Launch[] = [];
-  const most = Math.min(mostMoves, device.limits.blocksPerDimension);
-  for (let first = 0; first < moves.length; first += most) {
-    const some = moves.slice(first, first + most);
-    const buffer = device.allocate('moves', some.length * moveWords * 4);
-    owned.push(buffer);
-    device.write(buffer, Uint32Array.from(some.flat()));
-    const words = Math.max(...some.map((move) => move[2]!));
-    launches.push(kernels.launch('move_words', { moves: some.length, words }, { moves: { buffer }, ...buffers }));
-  }
-  return launches;
 }

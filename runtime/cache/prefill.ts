@@ -1,4 +1,4 @@
-import { shareLaunch } from '../calibrate/keptFit.js';
+import { shareLaunches } from '../calibrate/keptFit.js';
 import { encodeLaunches } from '../encode.js';
 import { checkPrompt, type Prompt } from './checkPrompt.js';
 import { promptLengths } from './lengths.js';
@@ -33,7 +33,7 @@ export async function prefill(memory: CacheMemory, sequence: number, prompt: Pro
       base: memory.shareOffset(memory.shares[sequence]!),
       cache: bindings.cache,
     };
-    const placing = fit ? [shareLaunch(kernels, fit, to, owned)] : [];
+    const placing = fit ? shareLaunches(kernels, fit, to, owned) : [];
     await device.run([...placing, ...encodeLaunches(kernels, input, sizes, owned)]);
   }).catch((fault: unknown) => {
     // What could not be uploaded may show only once it is read, and must not serve the next prompt.

@@ -1,8 +1,8 @@
-import { moveWords } from '../../dsl/stages/copy.js';
 import type { DeviceBuffer, Launch } from '../device.js';
 import type { SequenceLengths } from '../record.js';
 import { usedRanges } from './contents.js';
 import type { CacheMemory } from './memory.js';
+import { type Move, moveLaunches } from './moves.js';
 import { scopedOrEmpty } from './scoped.js';
 
 /** A share that is to hold what another one holds. */
@@ -58,25 +58,15 @@ function copyLaunches(
   lengths: readonly SequenceLengths[],
   owned: DeviceBuffer[],
 ): readonly Launch[] {
-  const { device, kernels, layout, bindings } = memory;
+  const { kernels, layout, bindings } = memory;
   const moves = copies.flatMap(({ from, to, source }) =>
-    usedRanges(layout, lengths[source]!).map(({ offset, bytes }) => [
-      (memory.shareOffset(from) + offset) / 4,
-      (memory.shareOffset(to) + offset) / 4,
-      bytes / 4,
-    ]),
+    usedRanges(layout, lengths[source]!).map(
+      ({ offset, bytes }): Move => [
+        (memory.shareOffset(from) + offset) / 4,
+        (memory.shareOffset(to) + offset) / 4,
+        bytes / 4,
+      ],
+    ),
   );
-  const launches: Launch[] = [];
-  const most = device.limits.blocksPerDimension;
-  for (let first = 0; first < moves.length; first += most) {
-    const some = moves.slice(first, first + most);
-    const buffer = device.allocate('moves', some.length * moveWords * 4);
-    owned.push(buffer);
-    device.write(buffer, Uint32Array.from(some.flat()));
-    const words = Math.max(...some.map((move) => move[2]!));
-    launches.push(
-      kernels.launch('copy_words', { moves: some.length, words }, { moves: { buffer }, cache: bindings.cache }),
-    );
-  }
-  return launches;
+  return moveLaunches(kernels, 'copy_words', moves, { cache: bindings.cache }, owned);
 }

@@ -1,6 +1,6 @@
 import type { PlacedPart } from '../../codegen/plan/layout.js';
-import { moveWords } from '../../dsl/stages/copy.js';
 import type { TiltGeometry } from '../../dsl/tiltGeometry.js';
+import { type Move, moveLaunches } from '../cache/moves.js';
 import type { BufferRange, Device, DeviceBuffer, Launch } from '../device.js';
 import type { LoadedKernels } from '../kernels.js';
 import type { TiltFit } from '../reference/tiltEncode.js';
@@ -53,22 +53,17 @@ export class KeptFit {
  * @param base bytes of the cache buffer before the share
  * @param owned takes the list of moves, so that the caller can release it
  */
-export function shareLaunch(
+export function shareLaunches(
   kernels: LoadedKernels,
   { share, places }: FitBuffers,
   to: { readonly parts: readonly PlacedPart[]; readonly base: number; readonly cache: BufferRange },
   owned: DeviceBuffer[],
-): Launch {
-  const { device } = kernels;
-  const moves = places.map(({ name, word, words }) => {
+): readonly Launch[] {
+  const moves = places.map(({ name, word, words }): Move => {
     const { offset } = to.parts.find((part) => part.name === name)!;
     return [word, (to.base + offset) / 4, words];
   });
-  const buffer = device.allocate('moves', moves.length * moveWords * 4);
-  owned.push(buffer);
-  device.write(buffer, Uint32Array.from(moves.flat()));
-  const sizes = { moves: moves.length, words: Math.max(...places.map(({ words }) => words)) };
-  return kernels.launch('move_words', sizes, { moves: { buffer }, origin: share, destination: to.cache });
+  return moveLaunches(kernels, 'move_words', moves, { origin: share, destination: to.cache }, owned);
 }
 
 function upload(device: Device, g: TiltGeometry, fit: TiltFit, owned: DeviceBuffer[]): FitBuffers {

@@ -1,6 +1,7 @@
 import { KvCache } from '../cache.js';
 import type { LoadedKernels } from '../kernels.js';
 import type { Cache } from '../reference/index.js';
+import { checkAppendedRecord, checkUntouchedParts } from './appended.js';
 import { attendSetting } from './attendDraws.js';
 import type { AppendDraw } from './caseDraws.js';
 import { checkStream } from './checkStream.js';
@@ -8,9 +9,6 @@ import { drawnLayer } from './drawnLayer.js';
 import { halfBits, halfValues, numbers } from './draws.js';
 import { type Bench, checkExact, checkReads, type Held, readHeld } from './held.js';
 import { drawPromptQueries } from './promptQueries.js';
-
-/** Parts that appending a token may change. */
-const changing = /^(window|stream)/;
 
 /** Tokens in order, [kvHead][d] each. */
 interface Tokens {
@@ -93,21 +91,8 @@ function checkAppended(
   { judge }: Bench,
 ): void {
   const g = cache.geometry;
-  const { window } = g.scheme;
-  const count = added.keys.length;
-  const total = before.lengths.windowTokens + count;
-  const left = Math.max(0, total - window);
-  const wanted = {
-    ...before.lengths,
-    streamTokens: before.lengths.streamTokens + left,
-    windowTokens: Math.min(window, total),
-    windowStart: (before.lengths.windowStart + left) % window,
-    refusedTokens: 0,
-  };
-  for (const [name, value] of Object.entries(wanted)) {
-    const actual = after.lengths[name as keyof typeof wanted] ?? Number.NaN;
-    judge.check(`append, record: ${where}, ${name} ${actual} in place of ${value}`, Math.abs(actual - value), 0);
-  }
+  const change = { before, after, count: added.keys.length };
+  const left = checkAppendedRecord(g.scheme.window, change, where, judge);
 
   const all: Tokens = {
     keys: [...rowsOf(before.parts.window, 'keys'), ...added.keys],
@@ -120,14 +105,7 @@ function checkAppended(
   const first = before.lengths.streamTokens;
   const moved = { first, keys: all.keys.slice(0, left), values: all.values.slice(0, left) };
   if (after.lengths.streamTokens === first + left) checkStream(g, after.parts.stream, moved, { judge, where });
-
-  for (const { name, offset, bytes, rows, wordsPerRow } of cache.layout.parts) {
-    const kept = rows === 'stream' ? first * wordsPerRow * 4 : changing.test(name) ? 0 : bytes;
-    const changed = before.share
-      .subarray(offset, offset + kept)
-      .findIndex((byte, i) => byte !== after.share[offset + i]);
-    judge.check(`append changed ${name}: ${where}, byte ${changed}`, changed < 0 ? 0 : 1, 0);
-  }
+  checkUntouchedParts(cache.layout, change, where, judge);
 }
 
 function rowsOf(window: Cache, name: keyof Cache): Float64Array[] {

@@ -14,6 +14,7 @@ import {
   toHalf,
   vectorAt,
 } from '../reference/index.js';
+import { checkAppendedRecord, checkUntouchedParts } from './appended.js';
 import { halfBits, halfValues, largestOf, numbers } from './draws.js';
 import type { Judge } from './judge.js';
 import type { LatentDraw } from './latentDraws.js';
@@ -162,9 +163,6 @@ function drawLatents(
   };
 }
 
-/** Parts that appending a token may change. */
-const changing = /^(window|stream)/;
-
 function checkAppended(
   cache: KvCache,
   g: LatentGeometry,
@@ -172,32 +170,14 @@ function checkAppended(
   where: string,
   judge: Judge,
 ): void {
-  const { window } = g.scheme;
-  const total = before.lengths.windowTokens + added.tokens;
-  const left = Math.max(0, total - window);
-  const wanted = {
-    ...before.lengths,
-    streamTokens: before.lengths.streamTokens + left,
-    windowTokens: Math.min(window, total),
-    windowStart: (before.lengths.windowStart + left) % window,
-    refusedTokens: 0,
-  };
-  for (const [name, value] of Object.entries(wanted)) {
-    const actual = after.lengths[name as keyof typeof wanted] ?? Number.NaN;
-    judge.check(`append, record: ${where}, ${name} ${actual} in place of ${value}`, Math.abs(actual - value), 0);
-  }
-  const all = emptyTensor(1, total, g.headDim);
+  const change = { before, after, count: added.tokens };
+  const left = checkAppendedRecord(g.scheme.window, change, where, judge);
+  const all = emptyTensor(1, before.lengths.windowTokens + added.tokens, g.headDim);
   all.data.set(before.parts.window.data);
   all.data.set(added.data, before.parts.window.data.length);
   checkExactTokens(after.parts.window, all, left, `append, window: ${where}`, judge);
   const first = before.lengths.streamTokens;
   const moved = { first, left: Array.from({ length: left }, (_, token) => vectorAt(all, 0, token)) };
   if (after.lengths.streamTokens === first + left) checkStreamedTokens(g, after.parts, moved, where, judge);
-  for (const { name, offset, bytes, rows, wordsPerRow } of cache.layout.parts) {
-    const kept = rows === 'stream' ? first * wordsPerRow * 4 : changing.test(name) ? 0 : bytes;
-    const changed = before.share
-      .subarray(offset, offset + kept)
-      .findIndex((byte, i) => byte !== after.share[offset + i]);
-    judge.check(`append changed ${name}: ${where}, byte ${changed}`, changed < 0 ? 0 : 1, 0);
-  }
+  checkUntouchedParts(cache.layout, change, where, judge);
 }

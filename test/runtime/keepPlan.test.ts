@@ -130,7 +130,7 @@ test('presets that docs/policies.md gives blocks of tokens, and no others, share
   }
   const whole = ['shard', 'shard-plus', 'tilt-fast', 'tilt-safe', 'kvquant2', 'kvquant3', 'kvquant4'];
   expect(Object.fromEntries([...units].filter(([, unit]) => unit > 1))).toEqual({
-    ...{ kivi2: 32, kivi4: 32, polarquant3: 128, polarquant4: 128 },
+    ...{ kivi2: 32, kivi4: 32, 'kivi-k4v2': 32, polarquant3: 128, polarquant4: 128 },
     ...Object.fromEntries(whole.map((name) => [name, 1000])),
   });
   const documented = readFileSync(packagePath('docs', 'policies.md'), 'utf8');
